@@ -1,0 +1,28 @@
+# Each target is `python3 bootstrap.py VERB`; bootstrap.py makes the environment first, where it is missing or outdated.
+PYTHON ?= python3
+
+.PHONY: lab test fast live bench clean
+
+# make lab [PORT=8889] [ARGS=--no-browser]: open the course in JupyterLab
+lab:
+	@$(PYTHON) bootstrap.py lab $(if $(PORT),--port $(PORT)) $(ARGS)
+
+# everything there is: unit, contract, live, browser
+test:
+	@$(PYTHON) bootstrap.py test
+
+# unit and contract tests
+fast:
+	@$(PYTHON) bootstrap.py fast
+
+# tests against real Ray processes
+live:
+	@$(PYTHON) bootstrap.py live
+
+# paired timings
+bench:
+	@$(PYTHON) bootstrap.py bench
+
+# remove .venv, build/ and caches; your notebooks and progress stay
+clean:
+	@$(PYTHON) bootstrap.py clean

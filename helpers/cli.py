@@ -1,0 +1,215 @@
+"""The command `course`. Each verb loads what it needs when it runs, so that `course --help` is quick."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+from xml.etree import ElementTree
+
+import typer
+
+from helpers.errors import CourseError
+from helpers.state import course_root
+
+app = typer.Typer(
+    help="Ray Clusters, KubeRay and Autoscaling: a course of live notebooks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+STAGES = {
+    "unit": "no cluster",
+    "contract": "the course checks itself",
+    "live": "real Ray processes",
+    "browser": "JupyterLab in a real browser",
+}
+SLOWEST = 10
+
+
+def main() -> None:
+    """Run `course`; what the user can mend is said in two sentences, without a stack trace."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # an old locale must not turn ✘ into a stack trace
+    # `ray`, `jupyter` and what nbgrader calls by name must be the course's own
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    try:
+        app(prog_name="course")
+    except CourseError as error:
+        print(f"✘ {error.what}\n  → {error.fix}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.command()
+def lab(
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="TCP port; 8888 or the next free one if left away.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
+) -> None:
+    """Say what this machine can do, and open the course in JupyterLab."""
+    from helpers import doctor as machine
+    from helpers import jupyter
+
+    print(machine.report().short(), flush=True)
+    jupyter.open_lab(port, browser)
+
+
+@app.command()
+def doctor() -> None:
+    """Show what this machine can do, what each gap costs, and what closes it."""
+    from rich.console import Console
+
+    from helpers import doctor as machine
+
+    Console().print(machine.report())
+
+
+@app.command()
+def notebooks(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a notebook is not what its source makes.")
+    ] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Write an edited notebook back into its source.")
+    ] = None,
+) -> None:
+    """Make lessons/ and solutions/ from authoring/."""
+    from helpers import authoring
+
+    if check and source:
+        raise CourseError("--check and --from cannot be used together.", "Use one, then the other.")
+    if source:
+        print(f"✔ {_shown(authoring.write_back(source))} says what {source} says")
+        return
+    made = authoring.build_all(check)
+    if check:
+        print(f"✔ {len(made)} notebooks are what their sources say")
+    else:
+        print("\n".join(f"✔ written: {_shown(notebook)}" for notebook in made) or "✔ all notebooks are up to date")
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(course_root()) if path.is_relative_to(course_root()) else path
+
+
+@app.command()
+def reset(
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Begin again with no answers; the old ones are kept.")
+    ] = False,
+) -> None:
+    """Forget your answers, and keep a dated copy of them."""
+    from helpers import state
+
+    if not progress:
+        raise CourseError(
+            "`course reset` alone resets nothing.", "Run `course reset --progress` to forget your answers."
+        )
+    kept = state.reset_progress()
+    print(f"✔ Your answers are reset; the old ones are kept in {kept}" if kept else "There were no answers to reset.")
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def test() -> None:
+    """Run all tests: unit, contract, live, browser."""
+    run_stages(list(STAGES))
+
+
+@app.command()
+def fast() -> None:
+    """Run the tests that need no cluster: unit and contract."""
+    run_stages(["unit", "contract"])
+
+
+@app.command()
+def live() -> None:
+    """Run the tests against real Ray processes."""
+    run_stages(["live"])
+
+
+@app.command()
+def bench() -> None:
+    """Run the paired timings in bench/."""
+    scripts = sorted((course_root() / "bench").glob("*.py"))
+    if not scripts:
+        raise CourseError("There is nothing in bench/ to run.", "Use a whole copy of the course.")
+    failed = [
+        script.name for script in scripts if subprocess.call([sys.executable, str(script)], cwd=course_root()) != 0
+    ]
+    if failed:
+        raise CourseError(f"Not met: {', '.join(failed)}.", "Each says above what it measured and what it expected.")
+
+
+@dataclass
+class Outcome:
+    """What the tests of one or more stages came to."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)  # by test
+
+    def add(self, other: Outcome) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.seconds.update(other.seconds)
+
+
+def run_stages(stages: list[str]) -> None:
+    """Run the stages that this copy has, all of them even when one fails, and end with one line of counts."""
+    total = Outcome()
+    for stage in stages:
+        if (course_root() / "tests" / stage).is_dir():
+            print(f"\n── {stage}: {STAGES[stage]} " + "─" * 60, flush=True)
+            total.add(run_stage(stage))
+        else:
+            print(f"\n– {stage}: there are no such tests in this edition", flush=True)
+    slowest = sorted(total.seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+    print("\nThe slowest:", *(f"{seconds:8.1f} s  {name}" for name, seconds in slowest), sep="\n")
+    print(f"\n{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    if total.failed or not total.passed:
+        raise typer.Exit(1)
+
+
+def run_stage(stage: str) -> Outcome:
+    """Run one folder of tests by pytest, in a process of its own."""
+    root = course_root()
+    report = root / "build" / "tests" / f"{stage}.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(root / "tests" / stage)]
+    code = subprocess.call(pytest, cwd=root)
+    outcome = read_report(report) if report.exists() else Outcome()
+    if code != 0 and not outcome.failed:
+        # nothing collected, or pytest itself broke: without a failed test this would look green
+        print(f"✘ the stage {stage} ended with pytest's exit code {code}, which counts as one failure")
+        outcome.failed += 1
+    return outcome
+
+
+def read_report(report: Path) -> Outcome:
+    """Count a JUnit XML report of pytest. A test with an error in setup or teardown counts as failed."""
+    outcome = Outcome()
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            outcome.failed += 1
+        elif "skipped" in kinds:
+            outcome.skipped += 1
+        else:
+            outcome.passed += 1
+        outcome.seconds[f"{case.get('classname')}::{case.get('name')}"] = float(case.get("time", 0))
+    return outcome
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""What this machine can do, what each gap costs a learner, and the command that closes it."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers import lessons, state, versions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GIB = 1024**3
+PROBE_TIMEOUT_S = 2.0  # an engine or a driver that takes longer to say who it is does not answer
+RAY_DISK_LIMIT = 95  # percent; on a fuller disk Ray creates no objects that it would have to spill
+
+
+DISK_BYTES = GIB // 2  # logs and spilled objects of a lesson, about
+SHM_BYTES = GIB // 2  # object stores of three small Ray nodes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what was checked.
+        found: what is so on this machine.
+        ok: whether nothing is missing.
+        cost: what the gap costs; for a row without a gap, a remark or nothing.
+        fix: the command that closes the gap, or nothing.
+        for_learners: whether a learner needs it; otherwise only who writes or tests the course does.
+    """
+
+    name: str
+    found: str
+    ok: bool
+    cost: str = ""
+    fix: str = ""
+    for_learners: bool = True
+
+    @property
+    def state(self) -> str:
+        return "✔ ok" if self.ok else "✘ gap"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows; a table in a terminal, in a notebook, and as plain text."""
+
+    rows: dict[str, Row]
+
+    HEADS = ("checked", "found", "state", "what it means", "what closes the gap")
+
+    def __str__(self) -> str:
+        return "\n".join(_as_text(row) for row in self.rows.values())
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        table = Table(title="What this machine can do", title_justify="left", show_lines=True)
+        for head in self.HEADS:
+            # a command is folded, never cut, so that it can be copied
+            table.add_column(head, no_wrap=head == "state", overflow="fold")
+        for row in self.rows.values():
+            table.add_row(*map(_escape, _cells(row)), style=None if row.ok else "bold")
+        return table
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f'<th scope="col">{head}</th>' for head in self.HEADS)
+        body = "".join(_html_row(row) for row in self.rows.values())
+        return f"<table><caption>What this machine can do</caption><tr>{heads}</tr>{body}</table>"
+
+    def short(self) -> str:
+        """One line, and one more for each gap that a learner would notice."""
+        asked = [row for row in self.rows.values() if row.for_learners]
+        gaps = [row for row in asked if not row.ok]
+        first = f"This machine: {len(asked) - len(gaps)} of {len(asked)} checks ok (`course doctor` shows all)."
+        return "\n".join([first, *map(_as_text, gaps)])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.name, row.found, row.state, row.cost, row.fix
+
+
+def _as_text(row: Row) -> str:
+    line = f"{row.state}  {row.name}: {row.found}"
+    line += f"; {row.cost}" if row.cost else ""
+    return line + (f"\n       → {row.fix}" if row.fix else "")
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _html_row(row: Row) -> str:
+    name, *rest = (html.escape(cell) for cell in _cells(row))
+    style = 'style="text-align: left; overflow-wrap: anywhere"'
+    return f'<tr><th scope="row" {style}>{name}</th>' + "".join(f"<td {style}>{cell}</td>" for cell in rest) + "</tr>"
+
+
+def report() -> Report:
+    """Look at this machine. Takes up to about `PROBE_TIMEOUT_S`: the looks are taken side by side."""
+    return Report(capabilities())
+
+
+def capabilities() -> dict[str, Row]:
+    """Every row by its key, such as `namespaces`."""
+    with ThreadPoolExecutor(len(PROBES)) as pool:
+        return dict(zip(PROBES, pool.map(lambda probe: probe(), PROBES.values()), strict=True))
+
+
+# ---- the probes ------------------------------------------------------------------------------------------------------
+
+
+def system() -> Row:
+    name = "operating system"
+    found = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if sys.platform == "linux":
+        return Row(name, found, ok=True)
+    return Row(
+        name,
+        found,
+        ok=False,
+        cost="Ray calls clusters of several Ray nodes unsupported here, and this course was never run here",
+        fix="use a Linux machine or virtual machine (on Windows: `wsl --install`)",
+    )
+
+
+def python() -> Row:
+    name = "Python and packages"
+    wrong = [f"{package} {there or 'missing'}, not {pin}" for package, pin, there in _pins() if pin != there]
+    right_python = platform.python_version_tuple()[:2] == tuple(versions.PYTHON.split("."))
+    found = f"Python {platform.python_version()}; " + (", ".join(wrong) or "all pinned packages as pinned")
+    if right_python and not wrong:
+        return Row(name, found, ok=True)
+    return Row(
+        name,
+        found,
+        ok=False,
+        cost="what the lessons show was seen with the pinned versions; others may differ",
+        fix="`make clean`, then `make lab`",
+    )
+
+
+def _pins() -> list[tuple[str, str, str | None]]:
+    """For each package of requirements.txt: its name, its pin, and the version that is installed."""
+    lines = (state.course_root() / "requirements.txt").read_text().splitlines()
+    pins = [line.partition("==") for line in lines if line.strip() and not line.startswith("#")]
+    # "ray[default]" is installed as "ray"
+    names = [(requirement.partition("[")[0], pin) for requirement, _, pin in pins]
+    return [(name, pin, _installed(name)) for name, pin in names]
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def memory() -> Row:
+    free = memory_available_bytes()
+    hungriest = max(lessons.lessons(), key=lambda lesson: lesson.memory_gib)
+    need = int(hungriest.memory_gib * GIB)
+    return _amount(
+        "memory",
+        free,
+        need,
+        cost=f"lesson {hungriest.id} takes about {hungriest.memory_gib:g} GiB; Ray kills tasks when memory runs out",
+        fix="close other programs, or give this virtual machine or container more memory",
+    )
+
+
+def memory_available_bytes() -> int:
+    """Memory that can still be used: the machine's, or what the container's limit leaves of it."""
+    import psutil
+
+    return min([psutil.virtual_memory().available, *_cgroup_memory_left()])
+
+
+def _cgroup_memory_left() -> list[int]:
+    try:
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return [int(limit) - int(used)]
+    except (OSError, ValueError):  # no cgroup of version 2, or no limit ("max")
+        return []
+
+
+def disk() -> Row:
+    import psutil
+
+    places = [_existing(place) for place in (state.course_root(), state.state_dir(), Path(tempfile.gettempdir()))]
+    free, percent, place = min(
+        (usage.free, usage.percent, str(p)) for p in places for usage in [psutil.disk_usage(str(p))]
+    )
+    need = DISK_BYTES
+    cost = f"a lesson takes about {need / GIB:.1f} GiB for logs and spilled objects"
+    fix = f"free some space at {place}"
+    if percent < RAY_DISK_LIMIT:
+        return _amount("disk", free, need, cost, fix)
+    found = f"{free / GIB:.1f} GiB free, but {percent:.0f} % full at {place}"
+    return Row(
+        "disk", found, ok=False, cost=f"Ray spills no objects to a disk that is over {RAY_DISK_LIMIT} % full", fix=fix
+    )
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def shm() -> Row:
+    name = "shared memory"
+    if sys.platform != "linux":
+        return Row(name, "no /dev/shm on this system", ok=True, cost="Ray keeps its object store in a temporary folder")
+    free = shutil.disk_usage("/dev/shm").free
+    return _amount(
+        name,
+        free,
+        SHM_BYTES,
+        cost=f"a lesson keeps up to about {SHM_BYTES / GIB:.1f} GiB of objects there; Ray then uses /tmp, slower",
+        fix="`sudo mount -o remount,size=2G /dev/shm`; for a container: `docker run --shm-size=2g …`",
+    )
+
+
+def _amount(name: str, free_bytes: int, need_bytes: int, cost: str, fix: str) -> Row:
+    found = f"{free_bytes / GIB:.1f} GiB free"
+    return Row(name, found, ok=True) if free_bytes >= need_bytes else Row(name, found, ok=False, cost=cost, fix=fix)
+
+
+def util_linux() -> Row:
+    name = "unshare and nsenter"
+    missing = [tool for tool in ("unshare", "nsenter") if not shutil.which(tool)]
+    if not missing:
+        return Row(name, "both there", ok=True)
+    return Row(
+        name,
+        f"no {' and no '.join(missing)}",
+        ok=False,
+        cost=SHIFTED_PORTS,
+        fix="`sudo apt-get install -y util-linux`" if sys.platform == "linux" else "only Linux has them",
+    )
+
+
+SHIFTED_PORTS = "lesson 01 shows hosts as shifted ports instead of separate hosts"
+
+
+def namespaces() -> Row:
+    name = "network namespaces"
+    if sys.platform != "linux" or not shutil.which("unshare"):
+        return Row(name, "cannot be tried without `unshare`", ok=False, cost=SHIFTED_PORTS, fix="see the row before")
+    is_root = os.geteuid() == 0
+    refused = _try_namespaces(as_root=is_root)
+    if refused is None:
+        return Row(name, "allowed, as root" if is_root else "allowed, without root", ok=True)
+    why, fix = _why_refused(is_root)
+    return Row(name, f"refused: {why or refused}", ok=False, cost=SHIFTED_PORTS, fix=fix)
+
+
+def _try_namespaces(as_root: bool) -> str | None:
+    """Make the namespaces that a host of lesson 01 is made of. Returns the refusal, or None if it worked."""
+    user = [] if as_root else ["--user", "--map-root-user"]
+    done = _output(["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"])
+    return None if done.ok else done.text or "no reason given"
+
+
+SWITCHES = {
+    # file under /proc/sys: the value that forbids, and the one that allows
+    "kernel/unprivileged_userns_clone": ("0", "1"),
+    "kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
+    "user/max_user_namespaces": ("0", "15000"),
+}
+
+
+def _why_refused(is_root: bool, proc_sys: Path = Path("/proc/sys")) -> tuple[str, str]:
+    """The setting that forbids namespaces and the command that allows them; the first is empty if no setting does."""
+    for file, (forbids, allows) in SWITCHES.items():
+        # the first two bind only users other than root
+        if (not is_root or file.startswith("user/")) and _text(proc_sys / file) == forbids:
+            key = file.replace("/", ".")
+            return f"{key} is {forbids}", f"`sudo sysctl -w {key}={allows}`"
+    return "", "in a container: start it with `--privileged`; elsewhere ask who runs this machine"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def engine() -> Row:
+    name = "container engine"
+    there = [tool for tool in ("docker", "podman") if shutil.which(tool)]
+    answers = [tool for tool in there if _output([tool, "info"]).ok]
+    found = [f"{tool} answers" for tool in answers] or [f"{tool} is there, but does not answer" for tool in there]
+    remark = "nothing here needs one: the lessons on Kubernetes, from 03 on, are not in this edition yet"
+    remark += ", and will not need one on Linux" if sys.platform == "linux" else ""
+    return Row(name, ", ".join(found) or "none", ok=True, cost=remark)
+
+
+def gpus() -> Row:
+    done = _output(["nvidia-smi", "-L"])
+    count = sum(line.startswith("GPU ") for line in done.text.splitlines()) if done.ok else 0
+    found = f"{count} by nvidia-smi" if count else "none"
+    return Row("GPUs", found, ok=True, cost="nothing here needs one: the lessons declare GPUs to Ray, and say so")
+
+
+def browser() -> Row:
+    name = "Chromium"
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found:
+        return Row(name, found, ok=True, for_learners=False)
+    return Row(
+        name,
+        "none",
+        ok=False,
+        cost="nothing for learners: only the browser tests of `make test` are skipped",
+        fix="`sudo apt-get install -y chromium`",
+        for_learners=False,
+    )
+
+
+def checkout() -> Row:
+    return _writable("course's folder", state.course_root(), cost="edits in the notebooks cannot be saved")
+
+
+def state_directory() -> Row:
+    return _writable(
+        "state directory",
+        state.state_dir(),
+        cost="answers and progress cannot be kept",
+        other="; or set XDG_STATE_HOME",
+    )
+
+
+def _writable(name: str, folder: Path, cost: str, other: str = "") -> Row:
+    """Really write: permissions alone do not show a read-only mount or a full disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        fix = f"`sudo chown -R \"$USER\" '{_existing(folder)}'`{other}"
+        return Row(name, f"{folder}: {error.strerror}", ok=False, cost=cost, fix=fix)
+    return Row(name, f"{folder} can be written", ok=True)
+
+
+def progress() -> Row:
+    name, path = "progress file", state.progress_path()
+    try:
+        sound = not path.exists() or isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        sound = False
+    if sound:
+        return Row(name, f"{path} can be read" if path.exists() else "none yet", ok=True)
+    return Row(
+        name,
+        f"{path} cannot be understood",
+        ok=False,
+        cost="the course cannot see what you have answered before",
+        fix="`course reset --progress` begins anew, and keeps the old file beside it",
+    )
+
+
+@dataclass(frozen=True)
+class _Done:
+    ok: bool
+    text: str
+
+
+def _output(command: list[str]) -> _Done:
+    """What a command says within `PROBE_TIMEOUT_S`; its last line of complaint when it fails."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return _Done(False, f"no answer within {PROBE_TIMEOUT_S:g} s")
+    except OSError as error:
+        return _Done(False, error.strerror or str(error))
+    if done.returncode == 0:
+        return _Done(True, done.stdout)
+    return _Done(False, (done.stderr.strip().splitlines() or [""])[-1])
+
+
+PROBES: dict[str, Callable[[], Row]] = {
+    "system": system,
+    "python": python,
+    "memory": memory,
+    "disk": disk,
+    "shm": shm,
+    "util_linux": util_linux,
+    "namespaces": namespaces,
+    "engine": engine,
+    "gpus": gpus,
+    "browser": browser,
+    "checkout": checkout,
+    "state": state_directory,
+    "progress": progress,
+}

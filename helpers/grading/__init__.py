@@ -1,0 +1,1 @@
+"""Judging answers: `check` and `hint`, and the suites of questions behind them."""

@@ -1,0 +1,159 @@
+"""`Lab`: the one object that a notebook holds."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from helpers import lessons, state, versions
+from helpers.rayhost.driver import Driver
+from helpers.rayhost.hosts import Host, Hosts, end_leftovers
+
+GIB = 2**30
+_running: dict[str, Lab] = {}  # the labs of this kernel, by lesson
+
+
+class Lab:
+    """A lesson's hosts and all that is done with them. Made by `Lab.start`.
+
+    Attributes:
+        lesson: what the lesson says of itself.
+        separate: whether each host has its own network and process table (see `helpers.rayhost.hosts`).
+    """
+
+    def __init__(self, lesson: lessons.Lesson, hosts: Hosts, started_in: Path):
+        self.lesson, self._hosts, self._started_in = lesson, hosts, started_in
+        self.separate = hosts.separate
+
+    @classmethod
+    def start(cls, id: str) -> Lab:
+        """Begin a lesson: end what an interrupted run of it left, and say what this machine has and what comes.
+
+        Args:
+            id: the lesson's number, such as "01".
+
+        The course's root becomes the working directory, so that commands work from wherever the notebook is.
+
+        Raises:
+            CourseError: if there is no such lesson, or no place to keep its records.
+        """
+        lesson = lessons.lesson(id)
+        said = _end_earlier(id)
+        started_in = Path.cwd()
+        os.chdir(state.course_root())
+        log = state.state_dir() / "logs" / f"lesson-{id}.log"
+        lab = cls(lesson, Hosts(f"{id}-{os.getpid()}-{time.time_ns() % 10**9}", log=log), started_in)
+        _running[id] = lab
+        print("\n".join([*said, *lab._introduction(log)]))
+        return lab
+
+    def hosts(self, *names: str) -> list[Host]:
+        """Bring up hosts with these names, in this order; those that are up already stay as they are."""
+        return [self._hosts.add(name) for name in names]
+
+    def driver(self, host: Host) -> Driver:
+        """A Ray driver on `host`: `driver.run(function, …)` runs a function of this notebook there."""
+        return Driver(host)
+
+    @contextmanager
+    def traffic(self, *hosts: Host) -> Iterator[dict[str, dict[str, float]]]:
+        """Count what crosses the network of each host while the block runs.
+
+        Yields:
+            A mapping that is filled when the block ends: host name → {"sent": MB, "received": MB} (1 MB = 10**6
+            bytes). It stays empty where hosts share this machine's network: nothing can be told apart there.
+        """
+        moved: dict[str, dict[str, float]] = {}
+        before = {host.name: host.network_bytes() for host in hosts if self.separate}
+        yield moved
+        for host in hosts if self.separate else ():
+            now = host.network_bytes()
+            moved[host.name] = {way: (now[way] - before[host.name][way]) / 1e6 for way in now}
+
+    def bars(self, values: Mapping[str, float | Mapping[str, float]], *, title: str, unit: str) -> None:
+        """Draw one bar, or one group of bars, for each name; with the numbers as text and as a table."""
+        from helpers.widgets.bars import bars
+
+        bars(values, title=title, unit=unit)
+
+    def here(self, *parts: str) -> Path:
+        """A path in the directory that the notebook was started in."""
+        return self._started_in.joinpath(*parts)
+
+    def clean_up(self) -> None:
+        """End all that this lab started, and say where your checks stand. May be called again."""
+        print(self._close())
+        print(_checks_of(self.lesson.id))
+
+    def _close(self) -> str:
+        if self._hosts.closed:
+            return "✔ nothing is left to clean up"
+        names = list(self._hosts.by_name)
+        count = sum(len(host.members()) for host in self._hosts.by_name.values())
+        self._hosts.close()
+        _running.pop(self.lesson.id, None)
+        return (
+            f"✔ ended {count} processes on {len(names)} hosts ({', '.join(names)})"
+            if names
+            else "✔ nothing was started"
+        )
+
+    def _introduction(self, log: Path) -> list[str]:
+        memory = psutil.virtual_memory()
+        free, all_ = memory.available / GIB, memory.total / GIB
+        enough = "" if free >= self.lesson.memory_gib else "   ✘ too little: close other programs first"
+        kind = "separate hosts (Linux namespaces)" if self.separate else self._shared()
+        cpus = f"{os.cpu_count()} CPUs, {psutil.cpu_percent(interval=0.1):.0f} % busy"
+        return [
+            f"Lesson {self.lesson.id} · {self.lesson.title} · about {self.lesson.minutes:g} minutes,"
+            f" {self.lesson.run_minutes:g} of them to run",
+            f"Backend  plain Ray {versions.RAY} on Python {platform.python_version()}; {kind}",
+            f"Machine  {cpus}; {free:.1f} of {all_:.1f} GiB memory free,"
+            f" this lesson asks for {self.lesson.memory_gib:g}{enough}",
+            f"Creates  {self.lesson.creates}",
+            f"Log      {log}; working directory: {Path.cwd()}",
+        ]
+
+    def _shared(self) -> str:
+        return f"hosts share this machine, on shifted ports, because {self._hosts.why_shared}"
+
+
+def _end_earlier(id: str) -> list[str]:
+    """End this kernel's own run of the lesson, and what kernels that are gone left of any; say so."""
+    said = []
+    if id in _running and not _running[id]._hosts.closed:
+        said.append(f"The run of lesson {id} that this notebook had going: {_running[id]._close()}")
+    for record in sorted((state.state_dir() / "labs").glob("*/record.json")):
+        said += end_leftovers(record)
+    return said
+
+
+def _checks_of(id: str) -> str:
+    from helpers.grading.check import all_suites
+
+    scores = state.read_progress()["checks"]
+    lines = []
+    for name in sorted(all_suites()):
+        if name.startswith(f"{id}."):
+            lines.append(_standing(name, scores.get(name)))
+    return "\n".join(["Your checks in this lesson:", *lines]) if lines else ""
+
+
+def _standing(name: str, score: dict | None) -> str:
+    if score is None:
+        return f'  · {name} not answered yet: check("{name}", answer=…) works in any cell'
+    symbol = "✔" if score["score"] == score["points"] else "✘"
+    return f"  {symbol} {name} {score['score']:g} of {score['points']:g} points"
+
+
+@atexit.register
+def _close_all() -> None:
+    for lab in list(_running.values()):
+        lab._close()

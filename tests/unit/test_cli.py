@@ -1,0 +1,226 @@
+"""The command `course`, run as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import typer
+
+from helpers import cli, jupyter
+from helpers.errors import CourseError
+from helpers.state import course_root
+
+COURSE = [sys.executable, "-m", "helpers.cli"]
+ROOT = course_root()
+
+
+def course(*args: str, **env: str) -> subprocess.CompletedProcess:
+    surroundings = {**os.environ, **env}
+    return subprocess.run([*COURSE, *args], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60)
+
+
+def said(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 1, done.stdout + done.stderr
+    what, fix = done.stderr.rstrip("\n").split("\n")  # two sentences, and no stack trace
+    assert what.startswith("✘ ") and fix.startswith("  → ")
+    return what[2:]
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    code = "import sys, helpers.cli; print(*{m.split('.')[0] for m in sys.modules})"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "typer" in loaded
+    assert not loaded & {
+        "ray",
+        "IPython",
+        "ipywidgets",
+        "matplotlib",
+        "jupyterlab",
+        "jupyter_core",
+        "psutil",
+        "nbformat",
+    }
+
+
+def test_each_verb_of_bootstrap_is_a_verb_of_course() -> None:
+    import bootstrap
+
+    names = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    assert set(bootstrap.VERBS) <= names
+
+
+def test_doctor_prints_its_table() -> None:
+    done = course("doctor", COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    assert "network namespaces" in done.stdout and re.search("✔ ok|✘ gap", done.stdout)
+
+
+def test_reset_alone_resets_nothing(tmp_path: Path) -> None:
+    assert "resets nothing" in said(course("reset", XDG_STATE_HOME=str(tmp_path)))
+
+
+def test_reset_keeps_a_copy_and_says_where(tmp_path: Path) -> None:
+    progress = tmp_path / "ray-course" / "progress.json"
+    assert "no answers" in course("reset", "--progress", XDG_STATE_HOME=str(tmp_path)).stdout
+    progress.parent.mkdir(parents=True, exist_ok=True)
+    progress.write_text('{"version": 1}')
+    done = course("reset", "--progress", XDG_STATE_HOME=str(tmp_path))
+    kept = Path(done.stdout.rpartition("kept in ")[2].strip())
+    assert kept.read_text() == '{"version": 1}' and not progress.exists()
+
+
+def test_notebooks_takes_one_option_at_a_time() -> None:
+    assert "cannot be used together" in said(course("notebooks", "--check", "--from", "x.ipynb"))
+
+
+# ---- course lab ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_in_use_is_one_sentence(taken_port: int, tmp_path: Path) -> None:
+    done = course("lab", "--no-browser", "--port", str(taken_port), XDG_STATE_HOME=str(tmp_path))
+    assert said(done) == f"Port {taken_port} is in use or not allowed."
+
+
+def test_without_a_port_the_next_free_one_is_taken_and_said(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    assert f"--ServerApp.port_retries={jupyter.OTHER_PORTS}" in jupyter.command(None, False)
+    assert "--ServerApp.port_retries=0" in jupyter.command(9000, False)
+    jupyter.show({"port": 8890, "token": "t", "url": "http://localhost:8890/"}, None, False, tmp_path)
+    assert "Port 8888 is in use; JupyterLab took 8890." in capsys.readouterr().out
+
+
+def test_a_log_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = course("lab", "--no-browser", XDG_STATE_HOME=str(tmp_path / "file"))
+    assert "cannot be written" in said(done)
+
+
+def test_a_copy_without_lessons_says_how_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jupyter, "course_root", lambda: tmp_path)
+    with pytest.raises(CourseError, match="course notebooks"):
+        jupyter.open_lab(None, browser=False)
+
+
+def test_lab_serves_the_first_lesson_and_stops(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    out = tmp_path / "out"
+    with open(out, "w") as file:
+        lab = subprocess.Popen([*COURSE, "lab", "--no-browser"], cwd=tmp_path, env=env, stdout=file, stderr=file)
+    try:
+        url = _wait_for(out, rf"http://\S+/lab/tree/{re.escape(jupyter.START)}\?token=\w+", lab)
+        with urllib.request.urlopen(url, timeout=20) as page:
+            assert '"news": {"disabled": true}' in page.read().decode()
+        base, _, token = url.partition("lab/tree/")[0], "", url.rpartition("=")[2]
+        with urllib.request.urlopen(
+            f"{base}api/contents/{jupyter.START}?content=0&token={token}", timeout=20
+        ) as answer:
+            assert answer.status == 200
+    finally:
+        lab.send_signal(signal.SIGTERM)
+        assert lab.wait(30) == 143
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url, timeout=5)
+    assert (tmp_path / "ray-course" / "logs").stat() and not list((tmp_path / "runtime").glob("jpserver-*.json"))
+
+
+def _wait_for(out: Path, pattern: str, process: subprocess.Popen) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(pattern, out.read_text()):
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(out.read_text())
+
+
+def test_the_log_is_private_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "ray-course" / "logs"
+    folder.mkdir(parents=True)
+    for day in range(10, 30):
+        (folder / f"jupyterlab-202601{day}-000000-1.log").touch()
+    log = jupyter.new_log()
+    assert log.stat().st_mode & 0o077 == 0  # the token stands in it
+    assert len(list(folder.iterdir())) == jupyter.KEPT_LOGS and log.exists()
+
+
+# ---- course test -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cli, "course_root", lambda: tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they cost a second each time
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path / "tests"
+
+
+def stage(tests: Path, name: str, text: str) -> None:
+    (tests / name).mkdir(parents=True)
+    (tests / name / f"test_{name}.py").write_text(f"import pytest\n\n{text}")
+
+
+def last_line(capfd: pytest.CaptureFixture) -> str:
+    return capfd.readouterr().out.splitlines()[-1]
+
+
+def test_all_stages_run_and_the_last_line_counts(tests: Path, capfd: pytest.CaptureFixture) -> None:
+    stage(tests, "unit", "def test_a():\n    assert 0\n\ndef test_b():\n    pass\n")
+    stage(
+        tests, "live", "def test_c():\n    pytest.skip('capability: none')\n\n@pytest.fixture\ndef f():\n    1 / 0\n\n"
+    )
+    with open(tests / "live" / "test_live.py", "a") as file:
+        file.write("def test_d(f):\n    pass\n")
+    with pytest.raises(typer.Exit):
+        cli.run_stages(list(cli.STAGES))
+    out = capfd.readouterr().out
+    assert out.splitlines()[-1] == "1 passed, 2 failed, 1 skipped"
+    assert "browser: there are no such tests" in out and "tests.unit.test_unit::test_b" in out
+
+
+def test_green_is_exit_code_0(tests: Path, capfd: pytest.CaptureFixture) -> None:
+    stage(tests, "unit", "def test_a():\n    pass\n")
+    cli.run_stages(["unit"])
+    assert last_line(capfd) == "1 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("text", ["", "import no_such_module\n"])
+def test_a_stage_that_collects_nothing_is_a_failure(tests: Path, capfd: pytest.CaptureFixture, text: str) -> None:
+    stage(tests, "unit", text)
+    with pytest.raises(typer.Exit):
+        cli.run_stages(["unit"])
+    assert last_line(capfd) == "0 passed, 1 failed, 0 skipped"
+
+
+def test_no_stage_at_all_is_not_green(tests: Path) -> None:
+    with pytest.raises(typer.Exit):
+        cli.run_stages(["live"])
+
+
+def test_bench_names_what_was_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "course_root", lambda: tmp_path)
+    with pytest.raises(CourseError, match="nothing in bench/"):
+        cli.bench()
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "good.py").write_text("")
+    cli.bench()
+    (tmp_path / "bench" / "slow.py").write_text("raise SystemExit(1)")
+    with pytest.raises(CourseError, match=r"Not met: slow\.py\."):
+        cli.bench()
