@@ -181,8 +181,8 @@ hint("00.c1")
 # kernel dies, the hosts end with it. A Ray that you run yourself on this machine is not touched.
 
 # %% [markdown]
-# > **Say it in an interview.** Ray runs the same program on one machine or a thousand: you declare what a task needs, and
-# > Ray finds a place. What changes is where things run and what can fail.
+# > **Say it in an interview.** Ray runs the same program on one machine or a thousand: you declare what a task needs,
+# > and Ray finds a place. What changes is where things run and what can fail.
 
 # %%
 lab.clean_up()

@@ -23,7 +23,7 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
     groups = {name: value if isinstance(value, Mapping) else {unit: value} for name, value in values.items()}
     names = list(dict.fromkeys(series for group in groups.values() for series in group))
     told = "; ".join(f"{name}: {_told(group, unit)}" for name, group in groups.items())
-    table = (["", *names], [[name, *(f"{group.get(s, 0):g}" for s in names)] for name, group in groups.items()])
+    table = (["", *names], [[name, *(f"{group.get(s, 0):.3g}" for s in names)] for name, group in groups.items()])
     with theme.figure(
         alt=f"Bar chart. {title}. {told}.", table=table, size=(7, 0.8 + 0.5 * len(groups) * len(names))
     ) as fig:
@@ -34,7 +34,7 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
             at = [row + number * height for row in range(len(groups))]
             numbers = [group.get(series, 0) for group in groups.values()]
             drawn = axes.barh(at, numbers, height * 0.9, color=look["color"], hatch=look["hatch"], label=series)
-            axes.bar_label(drawn, fmt="%g", padding=3)
+            axes.bar_label(drawn, fmt="%.3g", padding=3)
         axes.set_yticks([row + 0.4 - height / 2 for row in range(len(groups))], list(groups))
         axes.invert_yaxis()
         axes.margins(x=0.15)
@@ -45,5 +45,5 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
 
 def _told(group: Mapping[str, float], unit: str) -> str:
     if list(group) == [unit]:
-        return f"{group[unit]:g} {unit}"
-    return ", ".join(f"{series} {value:g} {unit}" for series, value in group.items())
+        return f"{group[unit]:.3g} {unit}"
+    return ", ".join(f"{series} {value:.3g} {unit}" for series, value in group.items())

@@ -101,10 +101,10 @@ class Prediction:
         except CourseError as error:
             return Reveal(f"It was {actual}. Your prediction cannot be read: {error}")
         if committed is None:
-            return Reveal(f"· not answered yet; it was {actual}")
+            return Reveal(f"· not answered yet. It was: {actual}")
         if committed["answer"] == actual:
             return Reveal(f"✔ as you predicted: {actual}")
-        return Reveal(f"✘ you predicted {committed['answer']}, it was {actual}")
+        return Reveal(f"✘ you predicted: {committed['answer']}. It was: {actual}")
 
     @property
     def committed(self) -> dict | None:

@@ -92,7 +92,7 @@ def test_no_answer_asks(answer):
 def test_choices_in_words():
     predict("01.p2", "Which?", choices=["retried", "lost"], answer="lost")
     assert stored() == {"01.p2": "lost"}
-    assert str(predict("01.p2").reveal("retried")) == "✘ you predicted lost, it was retried"
+    assert str(predict("01.p2").reveal("retried")) == "✘ you predicted: lost. It was: retried"
 
 
 @pytest.mark.parametrize(("typed", "kept"), [("3", 3), (" 2.5 ", 2.5), (7, 7), (0, 0)])
@@ -118,15 +118,15 @@ def test_a_free_answer_that_is_no_number(typed):
 def test_reveal():
     ask(answer=2)
     assert str(predict("01.p1").reveal(2)) == "✔ as you predicted: 2"
-    assert str(predict("01.p1").reveal(1)) == "✘ you predicted 2, it was 1"
-    assert "✘ you predicted 2, it was &lt;1" in predict("01.p1").reveal("<1")._repr_html_()
+    assert str(predict("01.p1").reveal(1)) == "✘ you predicted: 2. It was: 1"
+    assert "✘ you predicted: 2. It was: &lt;1" in predict("01.p1").reveal("<1")._repr_html_()
     assert 'role="status"' in predict("01.p1").reveal(2)._repr_html_()
 
 
 def test_after_the_reveal_it_cannot_be_made_any_more():
     prediction = ask()
     control, button, said, _ = controls(prediction)
-    assert str(predict("01.p1").reveal(2)) == "· not answered yet; it was 2"
+    assert str(predict("01.p1").reveal(2)) == "· not answered yet. It was: 2"
     control.value = 2
     button.click()
     assert stored() == {} and "The outcome was shown before you predicted." in said.value and button.disabled
