@@ -16,6 +16,7 @@ from helpers.errors import CourseError
 from helpers.state import course_root, state_dir
 from helpers.wait import wait_until
 
+SETTINGS = Path(__file__).parent / "jupyterlab"  # holds overrides.json
 START = "lessons/00_start_here.ipynb"
 DEFAULT_PORT = 8888
 OTHER_PORTS = 50  # how many ports after the default one are tried
@@ -70,7 +71,8 @@ def command(port: int | None, opens_browser: bool) -> list[str]:
         "ServerApp.answer_yes": True,  # Ctrl-C stops it without a question that nobody would see
         "ServerApp.allow_root": os.geteuid() == 0,
         "LabApp.default_url": f"/lab/tree/{START}",
-        # no pop-up about news, and no look at a web site for a newer version
+        # no pop-up about news, no look at a web site for a newer version; the user's own settings are stronger than these
+        "LabApp.app_settings_dir": str(SETTINGS),
         "LabApp.news_url": None,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
     }

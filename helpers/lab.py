@@ -12,12 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from helpers import lessons, state, versions
+from helpers import doctor, lessons, state, versions
 from helpers.rayhost.driver import Driver
 from helpers.rayhost.hosts import Host, Hosts, end_leftovers
+from helpers.rayhost.leases import lease_requests
 
 GIB = 2**30
 _running: dict[str, Lab] = {}  # the labs of this kernel, by lesson
+_started_in: list[Path] = []  # where the notebook is, once a lab has changed the working directory
 
 
 class Lab:
@@ -46,11 +48,11 @@ class Lab:
         """
         lesson = lessons.lesson(id)
         said = _end_earlier(id)
-        started_in = Path.cwd()
-        os.chdir(state.course_root())
         log = state.state_dir() / "logs" / f"lesson-{id}.log"
-        lab = cls(lesson, Hosts(f"{id}-{os.getpid()}-{time.time_ns() % 10**9}", log=log), started_in)
-        _running[id] = lab
+        hosts = Hosts(f"{id}-{os.getpid()}-{time.time_ns() % 10**9}", log=log)
+        _started_in[:] = [_notebook_directory()]
+        os.chdir(state.course_root())
+        lab = _running[id] = cls(lesson, hosts, _started_in[0])
         print("\n".join([*said, *lab._introduction(log)]))
         return lab
 
@@ -77,11 +79,27 @@ class Lab:
             now = host.network_bytes()
             moved[host.name] = {way: (now[way] - before[host.name][way]) / 1e6 for way in now}
 
+    @contextmanager
+    def lease_requests(self, *hosts: Host) -> Iterator[dict[str, int]]:
+        """Count the requests for a worker lease that the raylet of each host gets while the block runs.
+
+        Yields:
+            A mapping that is filled when the block ends: host name → requests.
+        """
+        asked: dict[str, int] = {}
+        before = {host.name: lease_requests(host) for host in hosts}
+        yield asked
+        asked.update({host.name: lease_requests(host) - before[host.name] for host in hosts})
+
     def bars(self, values: Mapping[str, float | Mapping[str, float]], *, title: str, unit: str) -> None:
         """Draw one bar, or one group of bars, for each name; with the numbers as text and as a table."""
         from helpers.widgets.bars import bars
 
         bars(values, title=title, unit=unit)
+
+    def machine(self) -> doctor.Report:
+        """What this machine can do, what each gap costs and what closes it: the table of `course doctor`."""
+        return doctor.report()
 
     def here(self, *parts: str) -> Path:
         """A path in the directory that the notebook was started in."""
@@ -96,14 +114,12 @@ class Lab:
         if self._hosts.closed:
             return "✔ nothing is left to clean up"
         names = list(self._hosts.by_name)
-        count = sum(len(host.members()) for host in self._hosts.by_name.values())
+        ended = _many(sum(len(host.members()) for host in self._hosts.by_name.values()), "process", "processes")
         self._hosts.close()
         _running.pop(self.lesson.id, None)
-        return (
-            f"✔ ended {count} processes on {len(names)} hosts ({', '.join(names)})"
-            if names
-            else "✔ nothing was started"
-        )
+        if not names:
+            return "✔ nothing was started"
+        return f"✔ ended {ended} on {_many(len(names), 'host', 'hosts')} ({', '.join(names)})"
 
     def _introduction(self, log: Path) -> list[str]:
         memory = psutil.virtual_memory()
@@ -114,7 +130,7 @@ class Lab:
         return [
             f"Lesson {self.lesson.id} · {self.lesson.title} · about {self.lesson.minutes:g} minutes,"
             f" {self.lesson.run_minutes:g} of them to run",
-            f"Backend  plain Ray {versions.RAY} on Python {platform.python_version()}; {kind}",
+            f"Backend  plain Ray {versions.RAY} on Python {platform.python_version()}, token auth on; {kind}",
             f"Machine  {cpus}; {free:.1f} of {all_:.1f} GiB memory free,"
             f" this lesson asks for {self.lesson.memory_gib:g}{enough}",
             f"Creates  {self.lesson.creates}",
@@ -125,14 +141,20 @@ class Lab:
         return f"hosts share this machine, on shifted ports, because {self._hosts.why_shared}"
 
 
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
 def _end_earlier(id: str) -> list[str]:
     """End this kernel's own run of the lesson, and what kernels that are gone left of any; say so."""
-    said = []
-    if id in _running and not _running[id]._hosts.closed:
-        said.append(f"The run of lesson {id} that this notebook had going: {_running[id]._close()}")
-    for record in sorted((state.state_dir() / "labs").glob("*/record.json")):
-        said += end_leftovers(record)
-    return said
+    said = [f"This notebook's earlier run of lesson {id}: {_running[id]._close()}"] if id in _running else []
+    return [*said, *end_leftovers()]
+
+
+def _notebook_directory() -> Path:
+    """The working directory; if an earlier lab of this kernel has set that to the course's root, the one before."""
+    here = Path.cwd()
+    return _started_in[0] if _started_in and here == state.course_root() else here
 
 
 def _checks_of(id: str) -> str:

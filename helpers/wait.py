@@ -33,7 +33,7 @@ def wait_until(
 
     Args:
         predicate: returns a truthy value when done. Until then it returns a falsy value, or raises `AssertionError`
-            whose text is the reason; any other exception passes through at once.
+            whose first line is the reason; any other exception passes through at once.
         timeout_s: seconds until this gives up. The predicate is asked at least once, and once more at the end.
         what: what is waited for, as it reads after "waiting for".
         fix: what the user can do when it did not happen.
@@ -76,4 +76,4 @@ def _ask(predicate: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return predicate(), "not yet"
     except AssertionError as not_yet:
-        return None, str(not_yet) or "not yet"
+        return None, str(not_yet).partition("\n")[0] or "not yet"

@@ -3,16 +3,20 @@
 On Linux, as root or where user namespaces are allowed, a host is *separate*: its own network address, process table,
 host name, /dev/shm and scratch directory. Elsewhere the hosts *share* this machine, and `ray start` gets other ports
 for each; the command is always printed as it was run.
+
+Each lab has a directory below `labs` in the state directory. Its owner's lock says that the notebook is still there; a
+directory whose lock can be had is what a notebook left that ended without `close`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import socket
@@ -22,18 +26,34 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 import psutil
 
 from helpers import versions
 from helpers.errors import CourseError
-from helpers.rayhost import members
-from helpers.rayhost.processes import ProcessTable, table_of
+from helpers.rayhost import keeper, members
+from helpers.rayhost.processes import ProcessTable, listening_ports, table_of
 from helpers.state import course_root, read_json, state_dir, update_json
+from helpers.wait import QUIET_S, say
 
 FIRST_ADDRESS = 11  # 10.77.0.11, 10.77.0.12, …: numbers that are easy to tell from the switch's 10.77.0.1
 SCRATCH_PREFIX = "ray-course-"
 SCRATCH_PLACES = ("/tmp", "/mnt", "/media", "/srv", "/opt")
+USUAL_PORTS = {
+    "gcs": versions.PORT_GCS,
+    "dashboard": versions.PORT_DASHBOARD,
+    "client": versions.PORT_CLIENT,
+    "serve": versions.PORT_SERVE,
+    "agent": versions.PORT_AGENT,
+}
+LOCK, RECORD = "owner.lock", "record.json"  # in a lab's directory
+SHOWN_LINES = 200  # of a command's output; a notebook with a million lines cannot be opened again
+KEPT_BYTES = 10**7  # of a command's output
+CLOSE_S = 30.0  # how long the keeper may take to end its hosts
+AGAIN = "Run the notebook again from its first cell."
+MACOS = "; Ray calls several Ray nodes on macOS unsupported, so expect rough edges"
+ADDRESS = re.compile(r"(?P<option>--address(?:=|\s+)['\"]?)(?P<name>[\w.-]+):\d+")
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
 
@@ -60,7 +80,10 @@ class Host:
     address: str
     hosts: Hosts = field(repr=False)
     init_pid: int = field(repr=False)
-    ports: dict[str, int] = field(default_factory=dict, repr=False)
+    directory: str = field(repr=False)  # where its Ray and its HOME keep their files, as seen from the host
+    namespace: int | None = field(default=None, repr=False)  # of a separate host: the number of its process table
+    ports: dict[str, int] = field(default_factory=lambda: dict(USUAL_PORTS), repr=False)
+    head: Host | None = field(default=None, repr=False)  # of the cluster that `ray start` last put this host into
 
     def run(self, command: str, *, timeout_s: float = 120, quiet: bool = False) -> CommandResult:
         """Run a shell command on this host, as if typed there, and print both the command and what it says.
@@ -77,32 +100,49 @@ class Host:
         command = self.hosts.as_run(self, command)
         print(f"{self.name} $ {command}", flush=True)
         start = time.monotonic()
-        process = self.hosts.spawn(self, ["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        try:
-            output, _ = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise CourseError(
-                f"`{command}` on {self.name} took longer than {timeout_s:g} s.",
-                "Run the cell again; `course doctor` shows whether this machine is short of memory.",
-            ) from None
-        output = _plain(output)
+        # a file and no pipe: what the command leaves running may hold its output open for as long as it likes
+        with tempfile.TemporaryFile(dir=self.hosts.directory) as file:
+            process = self.hosts.spawn(self, ["sh", "-c", command], stdout=file, stderr=subprocess.STDOUT)
+            try:
+                in_time = _wait(process, timeout_s)
+            finally:  # too late, or interrupted
+                if process.returncode is None:
+                    members.kill(members.of_session(process.pid))
+                    process.wait()
+            output = _text(file)
         self.hosts.note(f"{self.name} $ {command}\n{output}")
-        if process.returncode != 0:
+        status = process.returncode
+        if output and (status != 0 or not quiet):
+            print(_shortened(output, self.hosts.log))
+        if not in_time:
             raise CourseError(
-                f"`{command}` on {self.name} ended with status {process.returncode}: {_last_lines(output)}",
-                "Read its last lines above, mend the command, and run the cell again.",
+                f"`{command}` on {self.name} took longer than {timeout_s:g} s and was ended{_last_line(output)}.",
+                "Run the cell again; `course doctor` shows whether this machine is short of memory.",
+            )
+        if status != 0:
+            raise CourseError(
+                f"`{command}` on {self.name} ended with status {status}{_last_line(output)}.",
+                "Read above what it said, mend the command, and run the cell again.",
             )
         if quiet:
             print(f"✔ after {time.monotonic() - start:.1f} s")
-        elif output:
-            print(output.rstrip())
-        return CommandResult(command, output, process.returncode)
+        return CommandResult(command, output, status)
 
     def processes(self) -> ProcessTable:
         """The Ray processes that run on this host now, by the part that each plays."""
         self.hosts.check_open()
         return table_of(self.name, self.members())
+
+    @property
+    def scratch(self) -> Path:
+        """The host's scratch directory, where Ray keeps its logs, as this process can reach it."""
+        root = f"/proc/{self.init_pid}/root" if self.hosts.separate else ""
+        return Path(root + self.directory)
+
+    def listeners(self) -> dict[int, str]:
+        """TCP port → the part that listens on it, for all ports that Ray has open on this host."""
+        self.hosts.check_open()
+        return {port: row.part for row in self.processes().rows for port in listening_ports(row.pid)}
 
     def members(self) -> list[psutil.Process]:
         """All processes that run on this host now, Ray's and others."""
@@ -137,6 +177,13 @@ class Host:
         """
         self._signal(part, "KILL")
 
+    def switch_off(self) -> None:
+        """End everything that runs on this host, as a power cut does. Ray may be started on it again."""
+        self.hosts.check_open()
+        ended = members.kill(self.members())
+        print(f"{self.name} is switched off: {len(ended)} processes ended with it", flush=True)
+        self.hosts.note(f"{self.name} is switched off")
+
     def _signal(self, part: str, name: str) -> None:
         self.hosts.check_open()
         pids = self.processes().pids(part)
@@ -145,11 +192,12 @@ class Host:
                 f"No {part} runs on {self.name}.",
                 f"{self.name}.processes() shows what does; start Ray there if need be.",
             )
-        command = f"kill -{name} {' '.join(map(str, pids))}   # {part}"
+        command = f"kill -{name} {' '.join(str(members.pid_inside(pid)) for pid in pids)}   # {part}"
         print(f"{self.name} $ {command}", flush=True)
         self.hosts.note(f"{self.name} $ {command}")
         for pid in pids:
-            os.kill(pid, signal.Signals[f"SIG{name}"])
+            with contextlib.suppress(ProcessLookupError):  # it ended on its own just now
+                os.kill(pid, signal.Signals[f"SIG{name}"])
 
 
 class Hosts:
@@ -164,40 +212,53 @@ class Hosts:
 
     def __init__(self, session: str, *, log: Path, separate: bool = True):
         self.directory, self.log = state_dir() / "labs" / session, log
-        _make_directories(log.parent, self.directory)
         self.session, self.by_name, self.token = session, {}, secrets.token_hex(16)
-        self.scratch, self.rootless, self.why_shared, self.closed = "", os.geteuid() != 0, "", False
-        self.keeper = self._start_keeper(separate)
+        self.rootless, self.closed = os.geteuid() != 0, False
+        _make_directories(log.parent, self.directory)
+        self.lock = _owners_lock(self.directory)
+        self.why_shared = self._start_separate() if separate else "that was asked for"
         self.separate = not self.why_shared
         if not self.separate:
-            # sockets live here, and their path may have 107 characters at most, so not below the state directory
-            self.scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir="/tmp")
-        self._write_record()
+            self._start_sharing()
 
     def add(self, name: str) -> Host:
         """Bring up a host called `name`; the one that is there already, if it is.
 
         Raises:
-            CourseError: if it does not come up.
+            CourseError: if it does not come up, or its name is no host name.
         """
         self.check_open()
         if name in self.by_name:
             return self.by_name[name]
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", name) or name == "localhost":
+            raise CourseError(
+                f"{name!r} cannot be the name of a host.", "Use lower-case letters, digits and hyphens, as in worker-1."
+            )
         number = len(self.by_name)
-        address = f"10.77.0.{FIRST_ADDRESS + number}" if self.separate else "127.0.0.1"
-        answer = self._ask(name=name, address=address, scratch=self.scratch)
-        host = Host(name, address, self, answer["pid"])
-        if not self.separate:
-            host.ports = _free_ports(number)
-            self._home(host).joinpath(".ray").mkdir(parents=True)
-            _write_secret(self._home(host) / ".ray" / "auth_token", self.token)
+        # all of 127.0.0.0/8 is this machine on Linux; 127.0.0.1 Ray would turn into an address that others can reach
+        address = f"{'10' if self.separate else '127'}.77.0.{FIRST_ADDRESS + number}"
+        if sys.platform == "darwin":
+            address = "127.0.0.1"  # the only one there
+        answer = self._ask(name=name, address=address)
+        # named by number: Ray's sockets lie in it, and their paths must be short
+        directory = self.scratch if self.separate else f"{self.scratch}/{number}"
+        host = Host(name, address, self, answer["pid"], directory, answer["namespace"])
         self.by_name[name] = host
+        if not self.separate:
+            shift = 1000 * self.slot + 100 * (number + 1)
+            host.ports = {use: _next_free(port + shift) for use, port in USUAL_PORTS.items()}
+            token = Path(self._environment(host)["HOME"]) / ".ray" / "auth_token"
+            token.parent.mkdir(parents=True)
+            token.touch(mode=0o600)
+            token.write_text(self.token)
         return host
 
     def spawn(self, host: Host, argv: list[str], **popen) -> subprocess.Popen:
         """Start `argv` on `host` in the course's root directory, with a clean environment."""
         environment = self._environment(host)
         if self.separate:
+            if members.namespace(host.init_pid) != host.namespace:
+                raise CourseError(f"{host.name} has ended.", AGAIN)
             enter = ["nsenter", "--target", str(host.init_pid), *NAMESPACES]
             enter += ["--user", "--preserve-credentials"] if self.rootless else []
             argv = [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(course_root()), *argv]
@@ -206,158 +267,175 @@ class Hosts:
 
     def members(self, host: Host) -> list[psutil.Process]:
         if self.separate:
-            return members.of_namespace(host.init_pid)
-        return members.of_mark(f"{self.session}/{host.name}")
+            return members.of_namespace(host.namespace, host.init_pid)
+        return members.of_mark(self.session, host.name)
 
     def as_run(self, host: Host, command: str) -> str:
-        return command if self.separate else _shift_ports(command, host, self.by_name)
+        if self.separate:
+            return command
+        if re.search(r"\bray\s+stop\b", command):
+            raise CourseError(
+                "`ray stop` ends every Ray on this machine, and here the hosts share it, perhaps with a Ray of yours.",
+                f'Use {host.name}.kill("raylet") for one Ray node, or lab.clean_up() for all.',
+            )
+        host.head = joined(command, host, self.by_name) or host.head
+        return shift_ports(command, host, self.by_name)
 
     def check_open(self) -> None:
-        if self.closed or self.keeper.poll() is not None:
-            raise CourseError("The hosts of this lab have been stopped.", "Run the notebook again from its first cell.")
+        if self.closed:
+            raise CourseError("This lab has been cleaned up, and its hosts are gone.", AGAIN)
+        if self.keeper.poll() is not None:
+            raise CourseError("The process that holds the hosts of this lab was ended, and they with it.", AGAIN)
 
     def close(self) -> None:
         """End every process of every host, by pid, and remove what they left. May be called twice."""
         if self.closed:
             return
         self.closed = True
-        self.keeper.stdin.close()
-        try:
-            self.keeper.wait(30)
-        except subprocess.TimeoutExpired:
-            self.keeper.kill()
-            self.keeper.wait()
-        self.keeper.stdout.close()
+        _end_keeper(self.keeper)
+        if not self.separate:  # a keeper that was killed could not do it
+            members.kill_session(self.session)
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.slot_lock.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+        self.lock.close()
 
     def note(self, text: str) -> None:
-        with self.log.open("a") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+        """Add `text` to the log."""
+        try:
+            with self.log.open("a") as log:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+        except OSError as error:
+            raise CourseError(
+                f"The log {self.log} cannot be written ({error.strerror}).",
+                "Free some space there, or set XDG_STATE_HOME to another directory, and run the cell again.",
+            ) from None
 
-    def _write_record(self) -> None:
-        """Leave word for the next `Lab.start`, in case this process ends without `close`."""
-        me, keeper = psutil.Process(), psutil.Process(self.keeper.pid)
-        record = {
-            "pid": me.pid,
-            "started": me.create_time(),
-            "keeper_pid": keeper.pid,
-            "keeper_started": keeper.create_time(),
-            "scratch": "" if self.separate else self.scratch,
-        }
-        update_json(self.directory / "record.json", lambda data: data.update(record))
+    def _start_separate(self) -> str:
+        """Start a keeper of separate hosts; returns an empty text, or why there can be none."""
+        if sys.platform != "linux":
+            return "separate ones need Linux" + (MACOS if sys.platform == "darwin" else "")
+        self.scratch = _scratch_place()
+        if not self.scratch:
+            return f"the course and its Python lie below all of {', '.join(SCRATCH_PLACES)}"
+        missing = [tool for tool in ("unshare", "nsenter") if not shutil.which(tool)]
+        if missing:
+            return f"`{missing[0]}` is missing"
+        user = ["--user", "--map-root-user"] if self.rootless else []
+        return self._start_keeper("separate", ["unshare", "--net", *user])
 
-    def _start_keeper(self, separate: bool) -> subprocess.Popen:
-        if separate:
-            self.why_shared = self._why_not_separate()
-            if not self.why_shared:
-                user = ["--user", "--map-root-user"] if self.rootless else []
-                keeper = self._keeper_process("separate", ["unshare", "--net", *user])
-                self.why_shared = self._greeting(keeper)
-                if not self.why_shared:
-                    return keeper
-        else:
-            self.why_shared = "asked for"
-        keeper = self._keeper_process("shared", [])
-        problem = self._greeting(keeper)
+    def _start_sharing(self) -> None:
+        # sockets live here, and their path may have 103 characters at most, so not below the state directory
+        self.scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir="/tmp")
+        self.slot, self.slot_lock = _first_free_lock(self.directory.parent)
+        problem = self._start_keeper("shared", [])
         if problem:
+            shutil.rmtree(self.scratch, ignore_errors=True)
             raise CourseError(
                 f"The process that looks after the hosts did not start: {problem}.", "Run `course doctor`."
             )
-        return keeper
 
-    def _why_not_separate(self) -> str:
-        if sys.platform != "linux":
-            return "this is not Linux"
-        needed = [course_root(), Path(sys.prefix), Path(sys.base_prefix), state_dir()]
-        paths = [p.absolute() for p in needed] + [p.resolve() for p in needed]
-        free = [p for p in SCRATCH_PLACES if os.path.isdir(p) and not any(path.is_relative_to(p) for path in paths)]
-        if not free:
-            return f"the course and its Python lie below all of {', '.join(SCRATCH_PLACES)}"
-        self.scratch = free[0]
-        return ""
+    def _start_keeper(self, mode: str, prefix: list[str]) -> str:
+        """Start the keeper process; returns an empty text, or why it did not start."""
+        self.keeper = self._keeper_process(mode, prefix)
+        record = {"keeper_pid": self.keeper.pid, "scratch": self.scratch if mode == "shared" else ""}
+        update_json(self.directory / RECORD, lambda data: data.update(record))
+        problem = self._greeting()
+        if problem:
+            _end_keeper(self.keeper)
+        return problem
 
     def _keeper_process(self, mode: str, prefix: list[str]) -> subprocess.Popen:
-        argv = [*prefix, sys.executable, "-m", "helpers.rayhost.keeper", mode, str(self.directory)]
+        argv = [*prefix, sys.executable, "-m", "helpers.rayhost.keeper", mode, str(self.directory), self.scratch]
         environment = {**os.environ, "COURSE_RAY_TOKEN": self.token, "PYTHONPATH": str(course_root())}
-        with (self.directory / "keeper.log").open("a") as log:
+        with (self.directory / keeper.LOG).open("a") as log:
             return subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
                 cwd="/", start_new_session=True,
             )  # fmt: skip
 
-    def _greeting(self, keeper: subprocess.Popen) -> str:
+    def _greeting(self) -> str:
         """Empty if the keeper is ready, else why it is not."""
-        line = keeper.stdout.readline()
-        if not line:
-            keeper.wait()
-            return _last_lines((self.directory / "keeper.log").read_text()) or f"exit status {keeper.returncode}"
-        return json.loads(line).get("error", "")
+        line = self.keeper.stdout.readline()
+        if line:
+            return json.loads(line).get("error", "")
+        self.keeper.wait()
+        said = (self.directory / keeper.LOG).read_text().strip().splitlines()
+        return said[-1] if said else f"exit status {self.keeper.returncode}"
 
-    def _ask(self, **request) -> dict:
-        print(json.dumps(request), file=self.keeper.stdin, flush=True)
-        answer = json.loads(self.keeper.stdout.readline() or '{"error": "the keeper process ended"}')
+    def _ask(self, **request: str) -> dict:
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(request), file=self.keeper.stdin, flush=True)
+        answer = {}
+        while answer.get("name") != request["name"]:  # one that an interrupt kept from being read may come first
+            line = self.keeper.stdout.readline()
+            if not line:
+                self.keeper.wait()
+                self.check_open()
+            answer = json.loads(line)
         if "error" in answer:
             raise CourseError(
                 f"Host {request['name']} did not come up: {answer['error']}.",
-                "Run the notebook again from its first cell; `course doctor` shows what this machine allows.",
+                f"{AGAIN[:-1]}; `course doctor` shows what this machine allows.",
             )
         return answer
-
-    def _home(self, host: Host) -> Path:
-        return Path(self.scratch) / ("home" if self.separate else f"home-{host.name}")
 
     def _environment(self, host: Host) -> dict[str, str]:
         """What a login on the host would see: no variable of the notebook's that could steer Ray leaks in."""
         environment = {
             "PATH": f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": str(self._home(host)),
+            "HOME": f"{host.directory}/home",
             "HOSTNAME": host.name,
             "LANG": os.environ.get("LANG", "C.UTF-8"),
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": self.scratch,  # what is Ray's default anyway, /tmp, on most machines
+            "RAY_TMPDIR": host.directory,  # what is Ray's default anyway, /tmp, on most machines
             members.MARK: f"{self.session}/{host.name}",
         }
+        if host.head:  # `ray job` would talk to port 8265, which may be another Ray's; this beats even its --address
+            environment["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{host.head.ports['dashboard']}"
         if sys.platform == "darwin":
-            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # Ray calls several Ray nodes on macOS unsupported
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # see MACOS
         return environment
 
 
-def _shift_ports(command: str, host: Host, by_name: dict[str, Host]) -> str:
-    """`ray start …` with the options that keep it off the ports of other hosts and other Rays on this machine."""
-    words = shlex.split(command)
-    settings = list(itertools.takewhile(lambda word: re.match(r"\w+=", word), words))
-    words = words[len(settings) :]
-    if words[:2] != ["ray", "start"]:
-        return command
-    words = [w for w in words if not w.startswith(("--port=", "--dashboard-port=", "--ray-client-server-port="))]
-    words = [_known_address(w, by_name) for w in words] + ["--node-ip-address=127.0.0.1"]
-    words.append(f"--dashboard-agent-listen-port={host.ports['agent']}")
-    if "--head" in words:
-        words += [f"--port={host.ports['gcs']}", f"--dashboard-port={host.ports['dashboard']}"]
-        words.append(f"--ray-client-server-port={host.ports['client']}")
-    return shlex.join(settings + words)
+def joined(command: str, host: Host, by_name: dict[str, Host]) -> Host | None:
+    """The head of the cluster that a `ray start` puts `host` into; None for another command or an unknown head."""
+    if not re.search(r"\bray\s+start\b", command):
+        return None
+    address = ADDRESS.search(command)
+    return host if "--head" in command else by_name.get(address["name"]) if address else None
 
 
-def _known_address(word: str, by_name: dict[str, Host]) -> str:
-    name = word.removeprefix("--address=").partition(":")[0]
-    if word.startswith("--address=") and name in by_name:
-        return f"--address=127.0.0.1:{by_name[name].ports['gcs']}"
-    return word
+def shift_ports(command: str, host: Host, by_name: dict[str, Host]) -> str:
+    """`ray start …` with the options that keep it off the ports of other hosts and other Rays on this machine.
 
-
-def _free_ports(number: int) -> dict[str, int]:
-    """Ports as near to the usual ones as are free: shifted by 100 for each host, then by 1 until free."""
-    usual = {
-        "gcs": versions.PORT_GCS,
-        "dashboard": versions.PORT_DASHBOARD,
-        "client": versions.PORT_CLIENT,
-        "agent": versions.PORT_AGENT,
+    Any other command is returned as it is.
+    """
+    options = {
+        "node-ip-address": host.address,
+        "temp-dir": f"{host.directory}/ray",  # without it a worker would use the head's
+        "dashboard-agent-listen-port": host.ports["agent"],
+        "min-worker-port": 0,  # any that are free: Ray's own range, from 10002 on, is the same for all Ray nodes
+        "max-worker-port": 0,
     }
-    return {name: _next_free(port + 100 * (number + 1)) for name, port in usual.items()}
+    if "--head" in command:
+        options["port"], options["dashboard-port"] = host.ports["gcs"], host.ports["dashboard"]
+        options["ray-client-server-port"] = host.ports["client"]
+    ours = " ".join(f"--{option}={value}" for option, value in options.items())
+    theirs = re.sub(rf"\s+--(?:{'|'.join(options)})(?:=|\s+)\S+", "", command)
+
+    def address(match: re.Match) -> str:
+        name = match["name"]
+        head = by_name.get(name)
+        return f"{match['option']}{head.address}:{head.ports['gcs']}" if head else match[0]
+
+    shifted, starts = re.subn(r"\bray\s+start\b", f"ray start {ours}", theirs)
+    return ADDRESS.sub(address, shifted) if starts else command
 
 
 def _next_free(port: int) -> int:
+    """This port, or the next one that nothing on this machine listens on: near the usual one, easy to recognize."""
     while True:
         with socket.socket() as probe:
             try:
@@ -367,49 +445,123 @@ def _next_free(port: int) -> int:
                 port += 1
 
 
-def _write_secret(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
-
-
 def _plain(output: str) -> str:
     """Without colours, and without the time and place that Ray's commands put before each line."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", output)
     return re.sub(r"^\d{4}-\d\d-\d\d [\d:,]+\t?\s*[A-Z]+ \S+:\d+ -- ", "", output, flags=re.MULTILINE)
 
 
-def _last_lines(output: str, count: int = 5) -> str:
-    return " / ".join(line.strip() for line in output.strip().splitlines()[-count:] if line.strip())
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return f": {lines[-1].strip().rstrip('.')}" if lines else ""
 
 
-def end_leftovers(record_path: Path) -> list[str]:
-    """End what the lab of this record left, if the process that had started it is gone; returns sentences on it."""
-    record = read_json(record_path)
-    session = record_path.parent.name
-    if not record or _is_running(record["pid"], record["started"]):
-        return []
-    ended = 0
-    if _is_running(record["keeper_pid"], record["keeper_started"]):
-        # separate hosts end with their keeper; it closes by itself as its notebook is gone, so this is rarely needed
-        members.kill([psutil.Process(record["keeper_pid"])])
-        ended += 1
-    ended += members.kill_session(session)
-    if os.path.basename(record["scratch"]).startswith(SCRATCH_PREFIX):
-        shutil.rmtree(record["scratch"], ignore_errors=True)
-    shutil.rmtree(record_path.parent, ignore_errors=True)
-    left = f"{ended} processes that it had left were ended now" if ended else "nothing of it was running any more"
-    return [
-        f"A run of lesson {session[:2]} had ended without clean_up (its notebook stopped or was restarted): {left}."
-    ]
+def _shortened(output: str, log: Path) -> str:
+    lines = output.splitlines()
+    if len(lines) <= SHOWN_LINES:
+        return output
+    half = SHOWN_LINES // 2
+    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out: see {log} …", *lines[-half:]])
 
 
-def _is_running(pid: int, started: float) -> bool:
-    """Whether the process with this pid is the one that began then (seconds since the epoch), and no later one."""
+def _wait(process: subprocess.Popen, timeout_s: float) -> bool:
+    """Wait for a process, and show for how long; returns whether it ended in time."""
+    start, shown = time.monotonic(), False
+    while process.poll() is None:
+        elapsed = time.monotonic() - start
+        if elapsed >= timeout_s:
+            break
+        if elapsed >= QUIET_S:
+            shown = True
+            say(f"… {elapsed:.0f} s")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(QUIET_S, timeout_s - elapsed))
+    if shown:
+        say("")
+    return process.returncode is not None
+
+
+def _text(file: BinaryIO) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - KEPT_BYTES))
+    return _plain(file.read().decode(errors="replace")).rstrip()
+
+
+def _end_keeper(process: subprocess.Popen) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()  # the end of its input is its sign to close
     try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        process.wait(CLOSE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+def _scratch_place() -> str:
+    """A directory of this machine that separate hosts can cover with their own: nothing that they need is in it."""
+    needed = [course_root(), Path(sys.prefix), Path(sys.base_prefix), state_dir()]
+    paths = [p.absolute() for p in needed] + [p.resolve() for p in needed]
+    free = [p for p in SCRATCH_PLACES if os.path.isdir(p) and not any(path.is_relative_to(p) for path in paths)]
+    return free[0] if free else ""
+
+
+def end_leftovers() -> list[str]:
+    """End what notebooks that are gone have left running, and remove its records; returns a sentence on each."""
+    said = []
+    for lock in sorted((state_dir() / "labs").glob(f"*/{LOCK}")):
+        with contextlib.suppress(FileNotFoundError), lock.open("a") as file:
+            if _try_lock(file):
+                said.append(_end_leftover(lock.parent))
+    return said
+
+
+def _end_leftover(directory: Path) -> str:
+    record = read_json(directory / RECORD)
+    # separate hosts end with their keeper; both have mostly ended by now, as their notebook did
+    ended = len(members.kill(_keeper_of(directory, record.get("keeper_pid"))))
+    ended += members.kill_session(directory.name)
+    scratch = record.get("scratch", "")
+    if os.path.basename(scratch).startswith(SCRATCH_PREFIX):
+        shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    left = f"processes of it that were ended now: {ended}" if ended else "nothing of it was running any more"
+    return f"An earlier run of lesson {directory.name[:2]} ended without clean_up, with its notebook: {left}."
+
+
+def _keeper_of(directory: Path, pid: int | None) -> list[psutil.Process]:
+    """The keeper of this lab, if it runs; a later process with the same pid has another command line."""
+    try:
+        keeper = psutil.Process(pid or 0)
+        return [keeper] if {"helpers.rayhost.keeper", str(directory)} <= set(keeper.cmdline()) else []
+    except psutil.Error:
+        return []
+
+
+def _owners_lock(directory: Path) -> TextIO:
+    new = directory / "new.lock"
+    file = new.open("a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    new.rename(directory / LOCK)  # nobody sees it unlocked
+    return file
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
         return False
+
+
+def _first_free_lock(directory: Path) -> tuple[int, TextIO]:
+    """The first number that no other lab on this machine holds, and the file that holds it until it is closed."""
+    for number in itertools.count():
+        file = (directory / f"slot-{number}.lock").open("a")
+        if _try_lock(file):
+            return number, file
+        file.close()
+    raise AssertionError("numbers do not end")
 
 
 def _make_directories(*directories: Path) -> None:

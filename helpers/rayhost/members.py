@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -13,32 +14,68 @@ MARK = "COURSE_RAY_HOST"  # in the environment of all that a host on shifted por
 
 
 def children(pid: int) -> list[int]:
-    return [child.pid for child in psutil.Process(pid).children()]
-
-
-def of_namespace(init_pid: int) -> list[psutil.Process]:
-    """The processes of the separate host whose first process is `init_pid`, that one left out."""
-    home = _pid_namespace(init_pid)
-    if home is None:
+    """The pids of a process's children; none if it is gone."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
         return []
-    return [p for p in psutil.process_iter() if p.pid != init_pid and _pid_namespace(p.pid) == home]
 
 
-def of_mark(mark: str) -> list[psutil.Process]:
-    """The processes started with `mark` (or a mark below it) in their environment, and all their descendants.
+def namespace(pid: int) -> int | None:
+    """The number of the process table (pid namespace) that a process is in; None if it is gone or another user's."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return None
 
-    Descendants are needed: a Ray worker renames itself, which overwrites the memory that its environment is read from.
+
+def pid_inside(pid: int) -> int:
+    """The pid that a process has in the process table of its own host; the same if that is this machine's."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # gone, or no Linux
+        return pid
+    return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
+
+
+def of_namespace(number: int, init_pid: int) -> list[psutil.Process]:
+    """The processes in the process table with this number, without its first process."""
+    return [p for p in psutil.process_iter() if p.pid != init_pid and namespace(p.pid) == number]
+
+
+def of_session(pid: int) -> list[psutil.Process]:
+    """The processes of the session that the process `pid` leads, and its descendants in other sessions."""
+    try:
+        found = {p.pid: p for p in psutil.Process(pid).children(recursive=True)}
+    except psutil.NoSuchProcess:
+        found = {}
+    found.update({p.pid: p for p in psutil.process_iter() if _session(p.pid) == pid})
+    return list(found.values())
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # gone
+        return None
+
+
+def of_mark(session: str, host: str = "") -> list[psutil.Process]:
+    """The processes of one host, or of all hosts of a lab, that share this machine: by the mark in their environment.
+
+    Their descendants count too: a Ray worker renames itself, which overwrites the memory that holds its environment.
     """
     found = {}
     for process in psutil.process_iter():
-        if process.pid != os.getpid() and _mark(process).startswith(mark):
+        of_session, _, of_host = _mark(process).partition("/")
+        if of_session == session and host in ("", of_host):
             for member in [process, *_descendants(process)]:
                 found[member.pid] = member
     return sorted(found.values(), key=lambda p: p.pid)
 
 
 def kill_session(session: str) -> int:
-    """SIGKILL every process on shifted ports of `session`; returns how many there were.
+    """SIGKILL every process of the hosts of `session` that share this machine; returns how many there were.
 
     Raises:
         WaitTimeout: when some are still there after 20 seconds.
@@ -46,7 +83,7 @@ def kill_session(session: str) -> int:
     killed: set[int] = set()
 
     def all_gone() -> bool:
-        alive = of_mark(f"{session}/")
+        alive = of_mark(session)
         killed.update(kill(alive))
         assert not alive, f"{len(alive)} processes are still there"
         return True
@@ -64,13 +101,6 @@ def kill(processes: Iterable[psutil.Process]) -> list[int]:
         except psutil.NoSuchProcess:
             pass
     return pids
-
-
-def _pid_namespace(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except OSError:  # gone, or another user's
-        return None
 
 
 def _mark(process: psutil.Process) -> str:

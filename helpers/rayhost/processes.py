@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -30,12 +33,16 @@ PARTS = (
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """One process: its pid on this machine, the part it plays, what that part does, its resident memory in MiB."""
+    """One process: its pid on this machine, the part it plays, what that part does, its memory in MiB.
+
+    A page that several processes share counts in parts, so that rows can be added up (on Linux: the proportional set
+    size; elsewhere only the resident size is to be had, which counts it in each).
+    """
 
     pid: int
     part: str
     does: str
-    rss_mib: int
+    mib: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class ProcessTable:
         lines = []
         for part in sorted(self.parts, key=lambda p: order[p][0]):
             mine = [row for row in self.rows if row.part == part]
-            lines.append((part, len(mine), sum(row.rss_mib for row in mine), order[part][1]))
+            lines.append((part, len(mine), round(sum(row.mib for row in mine)), order[part][1]))
         return lines
 
     def __str__(self) -> str:
@@ -70,7 +77,7 @@ class ProcessTable:
         def cells(tag: str, values: Iterable[object]) -> str:
             return "".join(f"<{tag}>{html.escape(str(value))}</{tag.split()[0]}>" for value in values)
 
-        head = cells("th scope='col'", ("part", "processes", "MiB resident", "what it does"))
+        head = cells("th scope='col'", ("part", "processes", "MiB", "what it does"))
         rows = [cells("th scope='row'", line[:1]) + cells("td", line[1:]) for line in self._summary()]
         body = "".join(f"<tr>{row}</tr>" for row in [head, *rows])
         return f"<table><caption>Ray processes on {html.escape(self.host)}</caption>{body}</table>"
@@ -81,10 +88,35 @@ def table_of(host: str, processes: Iterable[psutil.Process]) -> ProcessTable:
     for process in processes:
         try:
             line = " ".join(process.cmdline())
-            mib = process.memory_info().rss // 2**20
+            mib = _memory_bytes(process) / 2**20
         except psutil.Error:  # ended between the listing and now
             continue
         part = next((entry for entry in PARTS if entry[1] in line), None)
         if part and process.status() != psutil.STATUS_ZOMBIE:
             rows.append(ProcessRow(process.pid, part[0], part[2], mib))
     return ProcessTable(host, tuple(sorted(rows, key=lambda row: row.pid)))
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    return process.memory_full_info().pss if sys.platform == "linux" else process.memory_info().rss
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # closed since it was listed
+        return ""
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports that a process listens on, in its own network; none if it has ended or is another user's."""
+    try:
+        if sys.platform != "linux":
+            return {c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        sockets = {_target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except (OSError, psutil.Error):
+        return set()
+    # psutil would read the table of this process's own network; columns: man 5 proc, state 0A is LISTEN
+    lines = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {int(x[1].rpartition(":")[2], 16) for x in lines if x[3] == "0A" and f"socket:[{x[9]}]" in sockets}
