@@ -154,8 +154,8 @@ if lab.separate:
 # Two things are often said: *tasks are submitted through the head*, and *all task metadata flows through the GCS*. We
 # can test both. `kill -STOP` freezes a process without ending it.
 #
-# The tasks will be those of section 2, so the workers have their code. (The code of a *new* function does go through the
-# GCS, once.)
+# The tasks will be those of section 2, so the workers have their code. (The code of a *new* function does go through
+# the GCS, once.)
 
 # %%
 predict(

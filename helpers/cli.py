@@ -138,7 +138,7 @@ def live() -> None:
 @app.command()
 def bench() -> None:
     """Run the paired timings in bench/."""
-    scripts = sorted((course_root() / "bench").glob("*.py"))
+    scripts = sorted((course_root() / "bench").glob("[!_]*.py"))
     if not scripts:
         raise CourseError("There is nothing in bench/ to run.", "Use a whole copy of the course.")
     failed = [

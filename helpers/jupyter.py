@@ -71,7 +71,7 @@ def command(port: int | None, opens_browser: bool) -> list[str]:
         "ServerApp.answer_yes": True,  # Ctrl-C stops it without a question that nobody would see
         "ServerApp.allow_root": os.geteuid() == 0,
         "LabApp.default_url": f"/lab/tree/{START}",
-        # no pop-up about news, no look at a web site for a newer version; the user's own settings are stronger than these
+        # no pop-up about news, no look at a web site for a newer version; the user's own settings beat these
         "LabApp.app_settings_dir": str(SETTINGS),
         "LabApp.news_url": None,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",

@@ -11,6 +11,7 @@ from helpers.errors import CourseError
 
 T = TypeVar("T")
 QUIET_S = 1.0  # a wait shorter than this shows nothing: a line that flashes by helps nobody
+_width = 0  # how many characters of a wait's line stand on the screen
 
 
 class WaitTimeout(CourseError):
@@ -67,9 +68,12 @@ def wait_until(
 
 def say(text: str) -> None:
     """Print `text` where the line of a wait may stand: that line makes room for it."""
-    # carriage return and "erase to end of line": JupyterLab and terminals both redraw the line in place
-    sys.stdout.write(f"\r\x1b[K{text}")
+    global _width
+    first, newline, rest = text.partition("\n")
+    # "erase to end of line" is for terminals; JupyterLab does not know it, and needs blanks over what stood there
+    sys.stdout.write(f"\r\x1b[K{first.ljust(_width)}{newline}{rest}")
     sys.stdout.flush()
+    _width = 0 if newline else len(first)
 
 
 def _ask(predicate: Callable[[], T]) -> tuple[T | None, str]:

@@ -26,14 +26,19 @@ from typing import Any
 
 from helpers import state
 from helpers.errors import CourseError
+from helpers.text import as_html
 
 _ID = re.compile(r"(ex\d\d|\d\d)\.([a-z]\w*)")
+IN_SANDBOX = "COURSE_SANDBOX"  # set where a submission runs: the questions are not there
 _STUBS = ("", "...", "…", "?")
 _HELPERS = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 # what a wrong path is told by: the answer itself, or a function that knows it when it sees it
 WrongPaths = Mapping[Any, str]
+Variations = Mapping[str, Callable[[Any], None]]
+
+VARIED = "passes the example, but not other inputs of the same kind: is anything written for the example only?"
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,8 @@ class Report(float):
         printer.text(repr(float(self)) if state.is_grading() else str(self))
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<li>{html.escape(str(row))}</li>" for row in self.rows)
-        footer = f"<p>{html.escape(self.footer)}</p>" if self.footer else ""
+        rows = "".join(f"<li>{as_html(str(row))}</li>" for row in self.rows)
+        footer = f"<p>{as_html(self.footer)}</p>" if self.footer else ""
         return (
             f'<div role="status"><strong>{html.escape(self.title)}</strong>'
             f'<ul style="list-style: none; padding-left: 1em">{rows}</ul>{footer}</div>'
@@ -182,18 +187,29 @@ def check(id: str, answer: Any = ...) -> Report | None:
         CheckFailed: only under nbgrader's Validate, if the answer to an exercise is not full.
         CourseError: only under nbgrader, if there is no such question.
     """
+    if os.environ.get(IN_SANDBOX):
+        print(f'check("{id}") shows nothing here: the grader runs it outside of the notebook.')
+        return None
     try:
-        suite = find_suite(id)
+        report = judge(id, answer)
     except CourseError as error:
         return _say_or_raise(error)
-    report = run(suite, answer)
-    footer = suite.explanation if report.is_full else f'Hint: run hint("{id}")'
-    report = Report(report.rows, id, footer)
     if state.is_grading():
         return _graded(report)
     if report.is_answered:
         _note(report)
     return report
+
+
+def judge(id: str, answer: Any, variations: Variations = types.MappingProxyType({})) -> Report:
+    """The report on an answer as it is shown: `run`, with the id for a title, and a footer.
+
+    Raises:
+        CourseError: if there is no such question.
+    """
+    suite = find_suite(id)
+    report = run(suite, answer, variations)
+    return Report(report.rows, id, suite.explanation if report.is_full else f'Hint: run hint("{id}")')
 
 
 def hint(id: str) -> None:
@@ -202,6 +218,9 @@ def hint(id: str) -> None:
     Args:
         id: as in `check`.
     """
+    if os.environ.get(IN_SANDBOX):
+        print(f'hint("{id}") shows nothing while a notebook is graded.')
+        return
     try:
         hints = find_suite(id).hints
     except CourseError as error:
@@ -242,8 +261,13 @@ def all_suites() -> dict[str, Suite]:
     }
 
 
-def run(suite: Suite, answer: Any) -> Report:
-    """Judge an answer by a suite. Nothing is recorded, and nothing raised: what went wrong is in the report."""
+def run(suite: Suite, answer: Any, variations: Variations = types.MappingProxyType({})) -> Report:
+    """Judge an answer by a suite. Nothing is recorded, and nothing raised: what went wrong is in the report.
+
+    Args:
+        variations: more tests by the name of their case, which then passes only if they pass too. They are a grader's:
+            of one that fails no more is told than that.
+    """
     # a warning from the learner's code belongs to the output; on stderr it would be zero points in nbgrader
     with contextlib.redirect_stderr(sys.stdout):
         if is_unanswered(answer):
@@ -252,7 +276,7 @@ def run(suite: Suite, answer: Any) -> Report:
             read = suite.read(answer)
         except (Exception, SystemExit) as error:
             return _same_for_all(suite, "not yet", _message_of(error, suite.read))
-        return Report(tuple(_judge(case, read) for case in suite.cases))
+        return Report(tuple(_judge(case, read, variations.get(case.name)) for case in suite.cases))
 
 
 def is_unanswered(answer: Any) -> bool:
@@ -353,14 +377,24 @@ def _same_for_all(suite: Suite, state_: str, message: str = "") -> Report:
     return Report(tuple(Row(case.name, case.points, state_, m) for case, m in zip(suite.cases, messages, strict=False)))
 
 
-def _judge(case: Case, answer: Any) -> Row:
+def _judge(case: Case, answer: Any, vary: Callable[[Any], None] | None) -> Row:
     try:
         case.test(answer)
     except NotImplementedError:
         return Row(case.name, case.points, "not answered yet")
     except (Exception, SystemExit) as error:
         return Row(case.name, case.points, "not yet", _wrong_path(case, answer) or _message_of(error, case.test))
+    if vary and not _holds(vary, answer):
+        return Row(case.name, case.points, "not yet", VARIED)
     return Row(case.name, case.points, "pass")
+
+
+def _holds(vary: Callable[[Any], None], answer: Any) -> bool:
+    try:
+        vary(answer)
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def _wrong_path(case: Case, answer: Any) -> str:
@@ -385,6 +419,8 @@ def _message_of(error: BaseException, judge: Callable) -> str:
 
 def _learners_line(error: BaseException, judge: Callable) -> str:
     """Where in the learner's own code an exception came from; empty if only the suite's or a library's code ran."""
+    if hasattr(error, "learners_line"):
+        return error.learners_line  # it was raised in another process, which has said where
     not_learners = (_HELPERS, *_LIBRARIES, "<frozen", inspect.getfile(judge))
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(not_learners)

@@ -75,7 +75,7 @@ class Call:
         wait_until(
             finished,
             timeout_s,
-            what=f"`{self.name}` to finish on {self.driver.host.name}",
+            what=f"`{self.name}` on {self.driver.host.name}",
             fix="It goes on: ask for its result() again, or interrupt the kernel while you do, which ends it.",
             every_s=0.02,
         )

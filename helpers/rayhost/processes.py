@@ -78,7 +78,12 @@ class ProcessTable:
             return "".join(f"<{tag}>{html.escape(str(value))}</{tag.split()[0]}>" for value in values)
 
         head = cells("th scope='col'", ("part", "processes", "MiB", "what it does"))
-        rows = [cells("th scope='row'", line[:1]) + cells("td", line[1:]) for line in self._summary()]
+        rows = [
+            cells("th scope='row'", line[:1])
+            + cells("td", line[1:-1])
+            + cells("td style='text-align: left'", line[-1:])
+            for line in self._summary()
+        ]
         body = "".join(f"<tr>{row}</tr>" for row in [head, *rows])
         return f"<table><caption>Ray processes on {html.escape(self.host)}</caption>{body}</table>"
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from helpers.text import as_html
 
 if TYPE_CHECKING:
     from ipywidgets import VBox, Widget
 
 
+# ipywidgets gives each line of text the height of a button, which is too much for more than one line
+READABLE = "line-height: 1.5"
+
+
 def live_region(sentences: str) -> str:
     """HTML of some text, line breaks kept, that a screen reader speaks when it changes."""
-    return f'<div role="status" aria-live="polite" style="white-space: pre-line">{html.escape(sentences)}</div>'
+    return f'<div role="status" aria-live="polite" style="white-space: pre-line; {READABLE}">{as_html(sentences)}</div>'
 
 
 def form(
@@ -39,7 +44,7 @@ def form(
     said, hint = ipywidgets.HTML(), ipywidgets.HTML()
 
     def show() -> None:
-        said.value, hint.value = live_region(status()), html.escape(twin())
+        said.value, hint.value = live_region(status()), as_html(twin())
         control.disabled = pressed.disabled = not twin()
 
     def on_click(_: Any) -> None:
@@ -48,7 +53,9 @@ def form(
 
     pressed.on_click(on_click)
     show()
-    return ipywidgets.VBox([ipywidgets.HTML(asked), control, pressed, said, hint])
+    # a line down its side shows where one card ends and the next begins
+    layout = ipywidgets.Layout(margin="0 0 1em 0", padding="0 0 0 1em", border_left="3px solid #BBBBBB")
+    return ipywidgets.VBox([ipywidgets.HTML(asked), control, pressed, said, hint], layout=layout)
 
 
 def as_bundle(widget: Widget, text: str) -> dict[str, Any]:

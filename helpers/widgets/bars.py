@@ -21,12 +21,15 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
         print(f"· {title}: nothing was counted here, so there is nothing to draw")
         return
     groups = {name: value if isinstance(value, Mapping) else {unit: value} for name, value in values.items()}
+    all_whole = all(isinstance(number, int) for group in groups.values() for number in group.values())
     names = list(dict.fromkeys(series for group in groups.values() for series in group))
     told = "; ".join(f"{name}: {_told(group, unit)}" for name, group in groups.items())
-    table = (["", *names], [[name, *(f"{group.get(s, 0):.3g}" for s in names)] for name, group in groups.items()])
+    table = (["", *names], [[name, *(f"{_short(group.get(s, 0))}" for s in names)] for name, group in groups.items()])
     with theme.figure(
-        alt=f"Bar chart. {title}. {told}.", table=table, size=(7, 0.8 + 0.5 * len(groups) * len(names))
+        alt=f"Bar chart. {title}. {told}.", table=table, size=(7, 1.2 + 0.3 * len(groups) * len(names))
     ) as fig:
+        from matplotlib.ticker import MaxNLocator
+
         axes = fig.subplots()
         height = 0.8 / len(names)
         for number, series in enumerate(names):
@@ -34,10 +37,12 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
             at = [row + number * height for row in range(len(groups))]
             numbers = [group.get(series, 0) for group in groups.values()]
             drawn = axes.barh(at, numbers, height * 0.9, color=look["color"], hatch=look["hatch"], label=series)
-            axes.bar_label(drawn, fmt="%.3g", padding=3)
+            axes.bar_label(drawn, fmt=_short, padding=3)
         axes.set_yticks([row + 0.4 - height / 2 for row in range(len(groups))], list(groups))
         axes.invert_yaxis()
         axes.margins(x=0.15)
+        axes.grid(visible=False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=all_whole))
         axes.set(title=title, xlabel=unit)
         if len(names) > 1:
             axes.legend()
@@ -45,5 +50,10 @@ def bars(values: Mapping[str, float | Mapping[str, float]], *, title: str, unit:
 
 def _told(group: Mapping[str, float], unit: str) -> str:
     if list(group) == [unit]:
-        return f"{group[unit]:.3g} {unit}"
-    return ", ".join(f"{series} {value:.3g} {unit}" for series, value in group.items())
+        return f"{_short(group[unit])} {unit}"
+    return ", ".join(f"{series} {_short(value)} {unit}" for series, value in group.items())
+
+
+def _short(value: float) -> str:
+    """Three figures that count, and never an exponent for what people count: 0.0135, 32.1, 1234."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import state
 from helpers.errors import CourseError
-from helpers.widgets import as_bundle, form, live_region
+from helpers.text import as_html
+from helpers.widgets import READABLE, as_bundle, form, live_region
 
 if TYPE_CHECKING:
     from ipywidgets import VBox, Widget
@@ -179,7 +179,7 @@ class Prediction:
         return "not answered yet"
 
     def _asked(self) -> str:
-        return f"<strong>{html.escape(self.question)}</strong>" if self.question else ""
+        return f'<div style="{READABLE}"><strong>{as_html(self.question)}</strong></div>' if self.question else ""
 
     def _control(self) -> Widget:
         import ipywidgets

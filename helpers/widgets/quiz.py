@@ -15,7 +15,6 @@ The cards of lesson NN are in `interview/NN.yaml`, a list of:
 
 from __future__ import annotations
 
-import html
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import state
 from helpers.errors import CourseError
-from helpers.widgets import as_bundle, form
+from helpers.text import as_html
+from helpers.widgets import READABLE, as_bundle, form
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -135,10 +135,10 @@ class Quiz:
 
     def _asked(self) -> str:
         choices = "".join(
-            f"<div><strong>{letter})</strong> {html.escape(choice.text)}</div>"
+            f"<div><strong>{letter})</strong> {as_html(choice.text)}</div>"
             for letter, choice in self.item.choices.items()
         )
-        return f'<div style="line-height: 1.5"><strong>{html.escape(self.item.prompt)}</strong>{choices}</div>'
+        return f'<div style="{READABLE}"><strong>{as_html(self.item.prompt)}</strong>{choices}</div>'
 
     def _twin(self) -> str:
         return f'Or write a letter in this cell, such as quiz("{self.item.id}", answer="a"), and run it again.'

@@ -267,7 +267,7 @@ def test_a_call_at_a_time(cluster):
     call = cluster.driver.start(time.sleep, 1.5)
     with pytest.raises(CourseError, match="still busy with `sleep`"):
         cluster.driver.start(len, "")
-    with pytest.raises(WaitTimeout, match=r"`sleep` to finish on head"):
+    with pytest.raises(WaitTimeout, match=r"`sleep` on head"):
         call.result(0.1)
     assert not call.done_within(0.1) and call.done_within(5)
     assert call.result() is None and call.result() is None

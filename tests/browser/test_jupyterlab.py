@@ -1,0 +1,264 @@
+"""A learner's way through lesson 01 in a real browser: JupyterLab as `course lab` starts it, and Chromium.
+
+What the browser shows at the main points is in build/screenshots/.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from helpers.state import course_root
+from helpers.wait import wait_until
+from tests.isolation import new_home, nothing_runs, orphans_adopted
+
+ROOT = course_root()
+SHOTS = ROOT / "build" / "screenshots"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# the last four keep it from looking for servers on the Internet
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+START_S, RUN_S, STOP_S = 120, 480, 30
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: `make test` installs it, as packages.txt says"),
+]
+
+
+@dataclass
+class Session:
+    """A browser page that is logged in to a running JupyterLab.
+
+    Attributes:
+        home: the home directory of the learner.
+        base: the address of the server.
+        page: the page.
+        errors: what went wrong in the page by its own account.
+    """
+
+    home: Path
+    base: str
+    page: Page
+    errors: list[str] = field(default_factory=list)
+
+    def open(self, lesson: str) -> None:
+        """Open a lesson from the list of files, and wait until its kernel is there: what is run before is lost."""
+        self.page.locator(".jp-DirListing-item", has_text=lesson).dblclick(timeout=START_S * 1000)
+        tab = self.page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current")
+        expect(tab).to_contain_text(lesson, timeout=START_S * 1000)
+        wait_until(lambda: self.is_connected(lesson), START_S, what=f"the kernel of {lesson}")
+        idle = self.page.locator(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator[data-status=idle]")
+        expect(idle).to_be_visible(timeout=START_S * 1000)
+
+    def is_connected(self, lesson: str) -> bool:
+        """Whether the page has a connection to the kernel of this lesson, by the server's account."""
+        sessions = self.page.request.get(f"{self.base}/api/sessions").json()
+        mine = [session["kernel"] for session in sessions if session["path"].endswith(f"{lesson}.ipynb")]
+        return any(kernel["connections"] > 0 and kernel["execution_state"] == "idle" for kernel in mine)
+
+    @property
+    def notebook(self) -> Locator:
+        return self.page.locator(f"{NOTEBOOK} .jp-Notebook")
+
+    def cell(self, source: str) -> Locator:
+        """The code cell with this text, brought into view: JupyterLab draws only what is near the window."""
+        found = self.notebook.locator(".jp-CodeCell").filter(
+            has=self.page.locator(".jp-InputArea-editor", has_text=source)
+        )
+        scroller = self.page.locator(f"{NOTEBOOK} .jp-WindowedPanel-outer")
+        scroller.evaluate("outer => outer.scrollTo(0, 0)")
+        for _ in range(200):
+            if found.count():
+                found.first.scroll_into_view_if_needed()
+                return found.first
+            scroller.evaluate("outer => outer.scrollBy(0, 300)")
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"no cell with {source!r}")
+
+    def run(self, source: str) -> Locator:
+        """Run one cell as a learner does; returns it when its number is there."""
+        cell = self.cell(source)
+        cell.locator(".cm-content").click()
+        expect(cell.locator(".cm-content")).to_be_focused()
+        self.page.keyboard.press("Control+Enter")
+        expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"), timeout=60_000)
+        return cell
+
+    def output(self, source: str) -> Locator:
+        return self.cell(source).locator(".jp-OutputArea")
+
+    def shoot(self, name: str, shown: Locator) -> None:
+        shown.scroll_into_view_if_needed()
+        self.page.screenshot(path=SHOTS / f"{name}.png")
+
+
+NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+
+
+def lesson_01_cells() -> list[nbformat.NotebookNode]:
+    return nbformat.read(ROOT / "lessons" / "01_anatomy.ipynb", as_version=4).cells
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Path, str]]:
+    """The home directory of a new learner, and the address that `course lab` prints for them.
+
+    The learner has a copy of the course, since JupyterLab saves what is open, with its outputs.
+    """
+    with new_home("browser-home") as home, orphans_adopted(), pytest.MonkeyPatch.context() as patch:
+        course_copy = home / "course"
+        shutil.copytree(ROOT, course_copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        patch.setenv("PYTHONPATH", str(course_copy))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "helpers.cli", "lab", "--no-browser", "--port", str(port)]
+        course = subprocess.Popen(command, cwd=course_copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            said = []
+            for line in course.stdout:
+                said.append(line)
+                if address := re.search(r"http://\S+", line):
+                    break
+            else:
+                pytest.fail("".join(said))
+            yield home, address[0]
+        finally:
+            course.terminate()
+            course.communicate(timeout=STOP_S)
+        wait_until(nothing_runs, STOP_S, what="JupyterLab, its kernels and their hosts to end")
+
+
+@pytest.fixture(scope="module")
+def learner(server: tuple[Path, str]) -> Iterator[Session]:
+    home, address = server
+    shutil.rmtree(SHOTS, ignore_errors=True)
+    SHOTS.mkdir(parents=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        session = Session(home, address.partition("/lab/")[0], page)
+        page.on("pageerror", lambda error: session.errors.append(str(error)))
+        page.on("console", lambda said: session.errors.append(said.text) if said.type == "error" else None)
+        page.goto(address)  # with the token: from here on the browser is logged in
+        yield session
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def lesson_01(learner: Session) -> Session:
+    """Lesson 01 after a prediction, made with the mouse, and then all cells."""
+    learner.open("01_anatomy")
+    learner.run("Lab.start")
+    asked = learner.run('"01.p1"')
+    learner.shoot("01-predict", asked.get_by_role("button", name="Commit"))
+    asked.get_by_label("2", exact=True).click()
+    asked.get_by_role("button", name="Commit").click()
+    expect(asked.get_by_role("status")).to_contain_text("You predicted 2")
+    learner.shoot("01-committed", asked.get_by_role("status"))
+
+    learner.page.get_by_role("menuitem", name="Run", exact=True).click()
+    learner.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    last = learner.cell("lab.clean_up()").locator(".jp-InputPrompt")
+    expect(last).to_have_text("[*]:")
+    # an error in any cell ends the waiting too: the cells after it lose their star
+    expect(last).not_to_have_text("[*]:", timeout=RUN_S * 1000)
+    return learner
+
+
+# ---- what the learner does and sees ----------------------------------------------------------------------------------
+
+
+def test_a_wrong_check_shows_what_is_wrong_and_where_the_hint_is(learner: Session) -> None:
+    learner.open("00_start_here")
+    learner.run("Lab.start")
+    told = learner.run('check("00.c1"').locator(".jp-OutputArea")
+    expect(told).to_contain_text("00.c1: 0/1 points")
+    expect(told.get_by_role("listitem")).to_contain_text(["✘ not yet"])
+    expect(told).to_contain_text('hint("00.c1")')
+    hinted = learner.run('hint("00.c1")').locator(".jp-OutputArea")
+    expect(hinted).to_contain_text("Hint 1 of 3")
+    expect(learner.page.locator(".Toastify__toast")).to_have_count(0)  # nothing pops up over the lesson
+    learner.shoot("00-check", hinted)
+
+
+def test_all_cells_of_lesson_01_run(lesson_01: Session) -> None:
+    ended = lesson_01.output("lab.clean_up()")
+    expect(ended).to_contain_text(re.compile(r"✔ ended \d+ processes on 5 hosts"))
+    lesson_01.shoot("01-end", ended)
+
+
+def test_the_reveal_names_the_prediction(lesson_01: Session) -> None:
+    revealed = lesson_01.output('predict("01.p1").reveal')
+    expect(revealed.get_by_role("status")).to_have_text("✘ you predicted: 2. It was: 4")
+    lesson_01.shoot("01-reveal", revealed.get_by_role("status"))
+
+
+def test_a_wait_leaves_one_tidy_line(lesson_01: Session) -> None:
+    waited = lesson_01.output("the raylets to give up waiting for the GCS").locator(".jp-RenderedText").first
+    expect(waited).to_have_text(re.compile(r"^head \$ kill .*\n✔ the raylets to give up [\w ]+: after \d+ s\s*$"))
+    lesson_01.shoot("01-wait", waited)
+
+
+def test_every_plot_is_seen_and_told(lesson_01: Session) -> None:
+    drawn = [cell.source.partition("lab.bars(")[2][:40] for cell in lesson_01_cells() if "lab.bars(" in cell.source]
+    assert drawn
+    for number, call in enumerate(drawn):
+        picture = lesson_01.output(f"lab.bars({call}").get_by_role("img")
+        expect(picture).to_be_visible()
+        assert picture.get_attribute("alt").startswith("Bar chart. ")
+        assert picture.evaluate("image => image.naturalWidth") > 0
+        lesson_01.shoot(f"01-plot-{number}", picture)
+
+
+def test_the_quiz_by_keyboard_alone(lesson_01: Session) -> None:
+    keyboard, active = lesson_01.page.keyboard, lesson_01.notebook.locator(".jp-Cell.jp-mod-active")
+    lesson_01.notebook.focus()
+    expect(active).to_have_count(1)
+    for _ in lesson_01_cells():
+        if 'quiz("01.q1"' in active.inner_text():
+            break
+        keyboard.press("ArrowUp")
+        expect(active).to_be_focused()  # JupyterLab may have to draw it first
+    expect(active.get_by_role("radio").first).to_be_visible()
+    press_tab_until(lesson_01.page, "a")
+    keyboard.press("Space")
+    press_tab_until(lesson_01.page, "Answer")
+    keyboard.press("Space")
+    said = active.get_by_role("status").first
+    expect(said).to_contain_text("✘ a: not yet")
+    press_tab_until(lesson_01.page, "b", backwards=True)
+    keyboard.press("Space")
+    press_tab_until(lesson_01.page, "Answer")
+    keyboard.press("Space")
+    expect(said).to_contain_text("✔ b is right")
+    lesson_01.shoot("01-quiz", said)
+    progress = json.loads((lesson_01.home / ".local/state/ray-course/progress.json").read_text())
+    kept = progress["quizzes"]["01.q1"]
+    assert (kept["answer"], kept["right"], kept["tries"]) == ("a", True, 2)
+
+
+def press_tab_until(page: Page, label: str, backwards: bool = False) -> None:
+    """Move the focus by Tab to the next control with this label."""
+    for _ in range(15):
+        page.keyboard.press("Shift+Tab" if backwards else "Tab")
+        here = page.evaluate("(document.activeElement.closest('label') || document.activeElement).textContent")
+        if here.strip() == label:
+            return
+    raise AssertionError(f"Tab does not come to {label!r}")
+
+
+def test_the_console_has_no_error(lesson_01: Session) -> None:
+    assert not lesson_01.errors

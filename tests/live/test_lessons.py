@@ -1,0 +1,188 @@
+"""Every lesson top to bottom, unattended, against real Ray; and after all that, nothing is left on the machine.
+
+Each lesson runs twice in a row with one home directory. The first run is nbval's, from `lessons/`: each cell is a test.
+The second has the course's root as its working directory, follows a kernel that was killed half-way, and looks at what
+the cells show.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from helpers.rayhost.hosts import SCRATCH_PLACES
+from helpers.state import course_root
+from helpers.wait import wait_until
+from tests.isolation import new_home, nothing_runs, orphans_adopted, processes
+
+pytestmark = pytest.mark.live
+
+ROOT = course_root()
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.ipynb"))
+KILLED = "01_anatomy"  # the lesson whose kernel is killed half-way
+CELL_TIMEOUT_S = 300
+LESSON_TIMEOUT_S = 1200
+GONE_WITHIN_S = 20
+
+# what a run may leave in a home directory: the course's own two places, and what the libraries under any notebook keep
+ALLOWED_AT_HOME = (
+    *(".local/state/ray-course/", ".cache/ray-course/"),
+    *(".ipython/", ".jupyter/", ".local/share/jupyter/"),
+    *(".config/matplotlib/", ".cache/matplotlib/", ".cache/fontconfig/"),
+)
+# what tests and tools make in the checkout, whether lessons run or not
+NOT_OF_LESSONS = {".git", ".venv", "build", "__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache"}
+
+
+# ---- what is left of a run -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home() -> Iterator[Path]:
+    with new_home("live-home") as home, orphans_adopted():
+        yield home
+
+
+@pytest.fixture(scope="module", autouse=True)
+def before(home: Path) -> set[str]:
+    """What was on this machine before the first run."""
+    return traces()
+
+
+def traces() -> set[str]:
+    """What a run could leave outside its home: mounts, network cards, files in shared places and in the checkout.
+
+    A namespace needs no line of its own: it lives only as long as a process or a mount that holds it.
+    """
+    found = {f"file {path}" for path in _files_of_checkout()}
+    for place in (*SCRATCH_PLACES, "/dev/shm"):
+        # other programs use these places too
+        found |= {f"file {path}" for path in Path(place).glob("*") if re.search("ray|plasma", path.name)}
+    if sys.platform == "linux":
+        found |= {f"network card {card.name}" for card in Path("/sys/class/net").iterdir()}
+        found |= {f"mount on {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    return found
+
+
+def _files_of_checkout() -> Iterator[Path]:
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name not in NOT_OF_LESSONS]
+        # a new .py is somebody at work while the tests run
+        yield from (Path(folder, name) for name in files if not name.endswith(".py"))
+
+
+def keep_logs(home: Path, name: str) -> None:
+    """Copy the logs of the labs to where they outlive the next run of the tests."""
+    kept = ROOT / "build" / "failures" / name
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(home / ".local" / "state" / "ray-course", kept, ignore=shutil.ignore_patterns("*.lock"))
+    print(f"The logs of the labs are in {kept.relative_to(ROOT)}")
+
+
+# ---- the first run: nbval, from lessons/ -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nbval(home: Path) -> Callable[[Path], dict[str, str]]:
+    """A function: what nbval says of each cell of a lesson, nothing if the cell ran. It runs each lesson once."""
+
+    @functools.cache
+    def run_once(lesson: Path) -> dict[str, str]:
+        report = home.with_name(f"nbval-{lesson.stem}.xml")
+        report.unlink(missing_ok=True)
+        options = ["--nbval-lax", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "-p", "no:cacheprovider", "--color=no"]
+        command = [sys.executable, "-m", "pytest", "-q", *options, f"--junitxml={report}", lesson.name]
+        done = subprocess.run(command, cwd=lesson.parent, capture_output=True, text=True, timeout=LESSON_TIMEOUT_S)
+        if done.returncode != 0:
+            keep_logs(home, f"{lesson.stem}-nbval")
+        assert report.exists(), done.stdout + done.stderr
+        return {case.get("name"): _failure(case) for case in ElementTree.parse(report).iter("testcase")}
+
+    return run_once
+
+
+def _failure(case: ElementTree.Element) -> str:
+    return "\n".join(child.text for child in case if child.tag in ("failure", "error", "skipped") and child.text)
+
+
+def _cells() -> list:
+    return [
+        pytest.param(lesson, number, id=f"{lesson.stem}-cell-{number}")
+        for lesson in LESSONS
+        for number in range(len([c for c in nbformat.read(lesson, as_version=4).cells if c.cell_type == "code"]))
+    ]
+
+
+@pytest.mark.parametrize(("lesson", "number"), _cells())
+def test_cell(nbval: Callable[[Path], dict[str, str]], lesson: Path, number: int) -> None:
+    said = nbval(lesson).get(f"Cell {number}", "nbval did not come to this cell")
+    if said:
+        pytest.fail(said, pytrace=False)
+
+
+# ---- the second run: from the root, after a kernel that was killed half-way ------------------------------------------
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_second_run(home: Path, lesson: Path) -> None:
+    if lesson.stem == KILLED:
+        kill_half_way(lesson)
+    try:
+        shown = run(lesson)
+    except Exception:
+        keep_logs(home, f"{lesson.stem}-second-run")
+        raise
+    assert ("ended without clean_up" in shown) == (lesson.stem == KILLED), shown
+
+
+def run(lesson: Path) -> str:
+    """Run all cells; returns what they show, as text. Nothing may go to standard error: it costs points in nbgrader."""
+    client = client_of(lesson)
+    client.execute()
+    outputs = [output for cell in client.nb.cells for output in cell.get("outputs", [])]
+    errors = [output["text"] for output in outputs if output.get("name") == "stderr"]
+    assert not errors, "".join(errors)
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+
+
+def kill_half_way(lesson: Path) -> None:
+    """Run the first half of a lesson and kill its kernel: all that it has started must follow."""
+    client = client_of(lesson)
+    code = [position for position, cell in enumerate(client.nb.cells) if cell.cell_type == "code"]
+    with client.setup_kernel():
+        for position in code[: len(code) // 2]:
+            client.execute_cell(client.nb.cells[position], position)
+        raylets = [line for line in processes() if " raylet " in line]
+        assert len(raylets) > 1, "too little runs half-way for this test to mean anything"
+        os.kill(client.km.provisioner.pid, signal.SIGKILL)
+        wait_until(nothing_runs, GONE_WITHIN_S, what="all processes of a killed kernel to end")
+
+
+def client_of(lesson: Path) -> NotebookClient:
+    at_root = {"metadata": {"path": str(ROOT)}}
+    return NotebookClient(nbformat.read(lesson, as_version=4), timeout=CELL_TIMEOUT_S, resources=at_root)
+
+
+# ---- after all runs --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left(home: Path, before: set[str]) -> None:
+    assert not processes()
+    left = traces() - before
+    assert not left, "\n".join(sorted(left))
+    files = [path.relative_to(home).as_posix() for path in home.rglob("*") if not path.is_dir()]
+    strange = [file for file in files if not file.startswith(ALLOWED_AT_HOME)]
+    assert not strange, "\n".join(sorted(strange))
+    assert any(file.startswith(ALLOWED_AT_HOME[0]) for file in files)  # else this looked at the wrong home
