@@ -90,7 +90,7 @@ def run(argv: list[str]) -> None:
 
 def start_course(verb: str, args: list[str]) -> NoReturn:
     sys.stdout.flush()
-    course = str(VENV / "bin" / "course")
+    course = str(venv_home() / "bin" / "course")
     os.execv(course, [course, verb, *args])
 
 
@@ -104,7 +104,8 @@ def clean() -> None:
         for path in [top, *top.rglob("*")]
         if path.name == "__pycache__" or path.name.endswith(".egg-info")
     ]
-    for path in [VENV, BUILD, *caches, ROOT / "__pycache__", *below]:
+    remove_venv()
+    for path in [BUILD, *caches, ROOT / "__pycache__", *below]:
         remove_tree(path)
     print("Removed .venv, build/ and the caches of this checkout.")
     print(f"Kept: your notebooks, and your progress in {state_dir()}.")
@@ -130,9 +131,35 @@ def is_ready(level: str) -> bool:
     return whole and stamp.get("root") == str(ROOT) and runs_here()
 
 
+def venv_home() -> Path:
+    """Where the environment really is: .venv, or the course's cache if the checkout has a space in its path.
+
+    Ray 2.60 starts workers that have a runtime environment (those of `ray job submit`, for one) by a shell line that
+    does not quote the path of its Python: with a space in it they never come up. Its client server does not either.
+    """
+    if not re.search(r"\s", str(ROOT)):
+        return VENV
+    home = cache_dir() / f"venv-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    if re.search(r"\s", str(home)):
+        raise Stop(
+            f"Both the course's folder, {ROOT}, and your cache, {cache_dir()}, have a space in their path, "
+            "and Ray does not start from such a place.",
+            "Move the course to a folder without one, and run the same command there.",
+        )
+    return home
+
+
+def remove_venv() -> None:
+    """Remove .venv, and what it stands for if that is in the course's cache."""
+    home = Path(os.path.realpath(VENV))
+    if VENV.is_symlink() and os.path.realpath(cache_dir()) in map(str, home.parents):
+        remove_tree(home)
+    remove_tree(VENV)
+
+
 def runs_here() -> bool:
     return all(
-        os.access(VENV / "bin" / name, os.X_OK) for name in ("python", "course")
+        os.access(venv_home() / "bin" / name, os.X_OK) for name in ("python", "course")
     )  # follows links: a removed Python shows
 
 
@@ -146,7 +173,7 @@ def make_environment(level: str) -> None:
     begin_log()
     # a moved checkout leaves scripts that name the old place; an unfinished install may lack files anywhere
     if stamp is None or stamp.get("level") is None or stamp.get("root") != str(ROOT) or not runs_here():
-        remove_tree(VENV)
+        remove_venv()
         check_disk()
         make_venv(find_python())
     install_packages(level)
@@ -179,16 +206,20 @@ def write_stamp(level: str | None) -> None:
 
 def make_venv(python: str) -> None:
     ensure_ensurepip(python)
-    VENV.mkdir()
+    home = venv_home()
+    remove_tree(home)
+    home.mkdir(parents=True)
+    if home != VENV:
+        VENV.symlink_to(home)
     write_stamp(None)
-    run_logged([python, "-m", "venv", str(VENV)], Bar("Making .venv"))
+    run_logged([python, "-m", "venv", str(home)], Bar("Making .venv"))
 
 
 def install_packages(level: str) -> None:
     def installing() -> None:
         write_stamp(None)  # from here on files of .venv change; a failure before leaves the old environment usable
 
-    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--no-input", "--progress-bar=off"]
+    pip = [str(venv_home() / "bin" / "python"), "-m", "pip", "install", "--no-input", "--progress-bar=off"]
     bar = Bar("Installing packages")
     progress = PipProgress(locked_packages(LOCK.read_text(), level), installing)
     run_logged([*pip, "-r", str(ROOT / level), "-c", str(LOCK)], bar, progress)
