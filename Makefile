@@ -1,7 +1,7 @@
 # Each target is `python3 bootstrap.py VERB`; bootstrap.py makes the environment first, where it is missing or outdated.
 PYTHON ?= python3
 
-.PHONY: lab test fast live bench clean
+.PHONY: lab test fast live bench release grade clean
 
 # make lab [PORT=8889] [ARGS=--no-browser]: open the course in JupyterLab
 lab:
@@ -22,6 +22,14 @@ live:
 # paired timings
 bench:
 	@$(PYTHON) bootstrap.py bench
+
+# make release [EX=ex01]: make exercises/ from solutions/
+release:
+	@$(PYTHON) bootstrap.py release $(EX)
+
+# make grade EX=ex01 [ARGS=--trust]: grade what lies in grading/submitted/STUDENT/ex01/
+grade:
+	@$(PYTHON) bootstrap.py grade $(EX) $(ARGS)
 
 # remove .venv, build/ and caches; your notebooks and progress stay
 clean:

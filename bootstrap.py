@@ -35,6 +35,8 @@ VERBS = {
     "fast": AUTHOR,
     "live": AUTHOR,
     "bench": AUTHOR,
+    "release": LEARNER,
+    "grade": LEARNER,
 }  # and `clean`, which needs none
 DISK_NEED_BYTES = 1536 * 1024**2  # .venv with all packages, measured: 1.3 GiB
 INSTALL_LINES = {

@@ -322,7 +322,8 @@ first
 display(quiz("01.q1", answer=""), quiz("01.q2", answer=""))
 
 # %% [markdown]
-# Exercise 01 will go with this lesson; it is not in this edition yet. The last cell ends all that the lesson started.
+# Now do [exercise 01](../exercises/ex01/ex01.ipynb): five questions, about half an hour, no cluster. The last cell ends
+# all that the lesson started.
 
 # %%
 lab.clean_up()

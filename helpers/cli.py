@@ -99,19 +99,98 @@ def _shown(path: Path) -> Path:
 
 @app.command()
 def reset(
+    exercise: Annotated[str | None, typer.Argument(help='Such as "ex01".')] = None,
     progress: Annotated[
         bool, typer.Option("--progress", help="Begin again with no answers; the old ones are kept.")
     ] = False,
 ) -> None:
-    """Forget your answers, and keep a dated copy of them."""
+    """Begin an exercise again, or forget your answers in lessons; a dated copy of the old ones is kept."""
+    if not (exercise or progress):
+        raise CourseError(
+            "`course reset` alone resets nothing.",
+            "Run `course reset ex01` for an exercise, or `course reset --progress` to forget your answers in lessons.",
+        )
+    if exercise:
+        print(_reset_exercise(exercise))
+    if progress:
+        print(_reset_progress())
+
+
+def _reset_exercise(exercise: str) -> str:
+    from helpers.grading import own
+
+    done = own.release(exercise)
+    if not done.written:
+        return f"exercises/{exercise} is as it was released: there was nothing to reset."
+    lines = [f"✔ {exercise} begins again: {', '.join(str(_shown(path)) for path in done.written)}"]
+    lines += [f"  what was there is kept in {_shown(path)}" for path in done.kept]
+    return "\n".join([*lines, "  If it is open in JupyterLab: File → Reload Notebook from Disk, before you save it."])
+
+
+def _reset_progress() -> str:
     from helpers import state
 
-    if not progress:
-        raise CourseError(
-            "`course reset` alone resets nothing.", "Run `course reset --progress` to forget your answers."
-        )
     kept = state.reset_progress()
-    print(f"✔ Your answers are reset; the old ones are kept in {kept}" if kept else "There were no answers to reset.")
+    return f"✔ Your answers are reset; the old ones are kept in {kept}" if kept else "There were no answers to reset."
+
+
+# ---- exercises -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(exercise: Annotated[str, typer.Argument(help='Such as "ex01".')]) -> None:
+    """Grade your own notebook of an exercise as an instructor would; nothing is sent or kept."""
+    from helpers.grading import own
+
+    print(f"Grading exercises/{exercise}/{exercise}.ipynb …", flush=True)
+    checked = own.check(exercise)
+    print(checked)
+    if checked.row.score is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def release(
+    exercise: Annotated[str | None, typer.Argument(help='Such as "ex01"; all of them if left away.')] = None,
+) -> None:
+    """Make exercises/, which learners get, from solutions/."""
+    from helpers.grading import own
+
+    for name in [exercise] if exercise else own.exercises():
+        done = own.release(name)
+        print("\n".join(f"✔ written: {_shown(path)}" for path in done.written) or f"✔ {name} is up to date")
+        for path in done.kept:
+            print(f"  what was there is kept in {_shown(path)}")
+
+
+@app.command()
+def grade(
+    exercise: Annotated[str, typer.Argument(help='Such as "ex01".')],
+    submissions: Annotated[
+        Path | None,
+        typer.Option(help="Holds STUDENT/ex01/ex01.ipynb; grading/submitted in the course if left away."),
+    ] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="One student a line: who handed in nothing is in the table too.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run submissions without a sandbox, because you trust all who wrote them.")
+    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Judge live questions on a cluster of yours.")] = False,
+) -> None:
+    """Grade what a class handed in: a table, a CSV file, a gradebook, and feedback for each student."""
+    from helpers.grading import batch
+
+    if live:
+        print("– No exercise of this edition asks anything of a running cluster: --live changes nothing.")
+    grading = course_root() / "grading"
+    print(f"Grading {exercise}; each submission takes some seconds …", flush=True)
+    result = batch.grade(exercise, submissions or grading / "submitted", roster=roster, trust=trust)
+    graded = sum(row.score is not None for row in result.rows)
+    print(f"{result}\n\n{graded} of {len(result.rows)} graded")
+    print(f"✔ the table: {_shown(grading / exercise)}.csv")
+    if graded:
+        print(f"✔ feedback:  {_shown(grading / 'feedback')}/STUDENT/{exercise}/{exercise}.html")
 
 
 # ---- tests -----------------------------------------------------------------------------------------------------------

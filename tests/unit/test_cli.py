@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ import typer
 
 from helpers import cli, jupyter
 from helpers.errors import CourseError
+from helpers.grading import batch, own, sandbox
 from helpers.state import course_root
+from tests import grading_submissions as trial
 
 COURSE = [sys.executable, "-m", "helpers.cli"]
 ROOT = course_root()
@@ -50,6 +53,7 @@ def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
         "jupyter_core",
         "psutil",
         "nbformat",
+        "nbgrader",
     }
 
 
@@ -82,6 +86,123 @@ def test_reset_keeps_a_copy_and_says_where(tmp_path: Path) -> None:
 
 def test_notebooks_takes_one_option_at_a_time() -> None:
     assert "cannot be used together" in said(course("notebooks", "--check", "--from", "x.ipynb"))
+
+
+# ---- exercises -------------------------------------------------------------------------------------------------------
+
+EX = trial.EXERCISE
+RELEASED = f"exercises/{EX}/{EX}.ipynb"
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A course with one small exercise, which is not released yet."""
+    trial.write_course(tmp_path)
+    for module in (cli, own):
+        monkeypatch.setattr(module, "course_root", lambda: tmp_path)
+    with trial.made_up_course(tmp_path):
+        yield tmp_path
+
+
+def lines(capsys: pytest.CaptureFixture) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("verb", [cli.check, cli.grade, cli.release, cli.reset])
+def test_an_exercise_that_does_not_exist(made_up: Path, verb: Callable) -> None:
+    with pytest.raises(CourseError, match="There is no exercise 'ex77'"):
+        verb("ex77")
+
+
+def test_an_exercise_that_does_not_exist_is_one_sentence() -> None:
+    assert said(course("grade", "ex77")) == "There is no exercise 'ex77'."
+
+
+def test_release_says_what_it_wrote_and_what_it_kept(made_up: Path, capsys: pytest.CaptureFixture) -> None:
+    cli.release()
+    assert lines(capsys) == [f"✔ written: {RELEASED}"]
+    cli.release(EX)
+    assert lines(capsys) == [f"✔ {EX} is up to date"]
+    (made_up / RELEASED).write_text("my work")
+    cli.release(EX)
+    written, kept = lines(capsys)
+    assert written == f"✔ written: {RELEASED}"
+    assert (made_up / kept.removeprefix("  what was there is kept in ")).read_text() == "my work"
+
+
+def test_reset_puts_the_exercise_back_and_says_where_the_work_is(made_up: Path, capsys: pytest.CaptureFixture) -> None:
+    cli.reset(EX)
+    assert lines(capsys)[0] == f"✔ {EX} begins again: {RELEASED}"
+    cli.reset(EX)
+    assert lines(capsys) == [f"exercises/{EX} is as it was released: there was nothing to reset."]
+    (made_up / RELEASED).write_text("my work")
+    cli.reset(EX)
+    _, kept, reload = lines(capsys)
+    assert (made_up / kept.removeprefix("  what was there is kept in ")).read_text() == "my work"
+    assert "Reload Notebook from Disk" in reload
+
+
+def test_check_fails_only_if_nothing_could_be_graded(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    cli.release(EX)
+    monkeypatch.setattr(batch, "grade_notebook", lambda *args, **kwargs: (batch.Row("you", 0.0, 7.0), "q1: 0/2"))
+    cli.check(EX)
+    assert lines(capsys)[-1] == f"{EX}: 0 of 7 points"
+    monkeypatch.setattr(batch, "grade_notebook", lambda *args, **kwargs: (batch.Row("you", None, 7.0, remark="?"), ""))
+    with pytest.raises(typer.Exit):
+        cli.check(EX)
+    assert lines(capsys)[-1] == f"✘ {EX} could not be graded. ?"
+
+
+def test_grade_without_submissions(made_up: Path, tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match="grading/submitted does not exist"):
+        cli.grade(EX)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CourseError, match="There is no submission in .*empty"):
+        cli.grade(EX, tmp_path / "empty")
+    with pytest.raises(CourseError, match="The roster names cannot be read"):
+        cli.grade(EX, tmp_path / "empty", roster=Path("names"))
+
+
+def test_grade_refuses_where_there_is_no_sandbox(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made_up / "grading" / "submitted" / "anna").mkdir(parents=True)
+    monkeypatch.setattr(sandbox, "missing", lambda: "bwrap is not installed")
+    with pytest.raises(CourseError, match=r"cannot be sandboxed here \(bwrap is not installed\).*--trust"):
+        cli.grade(EX)
+
+
+def test_grade_shows_the_table_and_where_all_is(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: "")
+    for name in ("anna", "bob"):  # neither handed in a notebook, so no kernel is started
+        (made_up / "grading" / "submitted" / name).mkdir(parents=True)
+    (made_up / "names").write_text("carl\n")
+    cli.grade(EX, roster=made_up / "names", live=True)
+    done = lines(capsys)
+    assert "--live changes nothing" in done[0]
+    assert [line.split()[0] for line in done if "No ex99.ipynb was handed in." in line] == ["anna", "bob", "carl"]
+    assert done[-2] == "0 of 3 graded"
+    assert (made_up / done[-1].removeprefix("✔ the table: ")).read_text().startswith("student,exercise,score")
+
+
+def test_grade_says_where_the_feedback_is(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    rows = (batch.Row("anna", 4.0, 7.0, True), batch.Row("bob", None, 7.0))
+    asked = []
+
+    def graded(*args: object, **options: object) -> batch.Result:
+        asked.append((args, options))
+        return batch.Result(EX, rows)
+
+    monkeypatch.setattr(batch, "grade", graded)
+    cli.grade(EX, trust=True)
+    assert asked == [((EX, made_up / "grading" / "submitted"), {"roster": None, "trust": True})]
+    table, feedback = lines(capsys)[-2:]
+    assert table == f"✔ the table: grading/{EX}.csv"
+    assert feedback == f"✔ feedback:  grading/feedback/STUDENT/{EX}/{EX}.html"
 
 
 # ---- course lab ------------------------------------------------------------------------------------------------------

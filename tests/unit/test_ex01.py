@@ -1,0 +1,581 @@
+"""Exercise 01: what is right passes, each wrong answer that people give is told from it, and nothing is given away."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+import re
+from fractions import Fraction
+
+import nbformat
+import pytest
+
+from helpers.authoring import read_source
+from helpers.grading.check import find_suite, run
+from helpers.grading.suites import ex01
+from helpers.state import course_root
+
+ROOT = course_root()
+QUESTIONS = ("q1", "q2", "q3", "q4")
+SEEDS = 200
+
+
+# ---- right answers
+
+JOIN = "ray start --address=head:6379"
+SHAPE = {
+    "head": "ray start --head --num-cpus=0 --labels=tier=control",
+    "gpu-1": f"{JOIN} --num-cpus=2 --num-gpus=2",
+    "disk-1": f"{JOIN} --num-cpus=4 --resources='{{\"fast_disk\": 1}}'",
+}
+PLACES = {
+    "load": ["cpu-1"],
+    "join": "waits",
+    "ping": ["head", "cpu-1", "gpu-1"],
+    "infer": ["gpu-1"],
+    "tune": "fails",
+    "scan": "waits",
+    "report": ["cpu-1"],
+}
+FATES = {
+    "resize": "runs again",
+    "charge": "lost",
+    "counter": "starts anew",
+    "registry": "lost",
+    "table": "rebuilt",
+    "sample": "lost",
+    "config": "unharmed",
+    "audit": "lost",
+}
+
+
+def in_steps(hosts, demand):
+    steps = {name: round(amount * 10_000) for name, amount in demand.items() if amount > 0}
+    fitting = (
+        min(offers.get(name, 0) * 10_000 // amount for name, amount in steps.items()) for offers in hosts.values()
+    )
+    return sum(fitting)
+
+
+def one_by_one(hosts, demand):
+    """Puts tasks on Ray nodes until none fits any more."""
+    count = 0
+    asked = {name: Fraction(str(amount)) for name, amount in demand.items() if amount}
+    for offers in hosts.values():
+        free = {name: Fraction(offers.get(name, 0)) for name in asked}
+        while all(free[name] >= amount for name, amount in asked.items()):
+            count += 1
+            free = {name: free[name] - amount for name, amount in asked.items()}
+    return count
+
+
+def divided(hosts, demand):
+    total = 0
+    for offers in hosts.values():
+        fit = math.inf
+        for name, amount in demand.items():
+            if amount > 0:
+                fit = min(fit, offers.get(name, 0) / amount)
+        total += math.floor(fit + 1e-9)
+    return float(total)
+
+
+RIGHT = {
+    "q1": [
+        SHAPE,
+        {  # a dict, another division, and a label and a resource more than needed
+            "head": {"num_cpus": 0, "labels": {"tier": "control", "zone": "a"}},
+            "gpu-1": {"num_cpus": 5, "num_gpus": 2, "resources": {"licence": 1}},
+            "disk-1": {"num-cpus": 1, "--resources": '{"fast_disk": 1}'},
+        },
+        {  # mixed; options in another order and form
+            "head": "RAY_health_check_period_ms=500 ray start --labels 'tier=control' --num-cpus 0 --head --block",
+            "gpu-1": {"num_cpus": 3, "num_gpus": 2, "object_store_memory": 100_000_000},
+            "disk-1": 'ray start --num-cpus 3 --resources "{\\"fast_disk\\": 1.0}" --address 192.0.2.7:6379',
+        },
+        SHAPE | {"head": 'ray start --head --num-cpus=0 --labels=\'{"tier": "control"}\''},
+    ],
+    "q2": [
+        PLACES,
+        {
+            "load": "cpu-1",
+            "join": "Pending",
+            "ping": {"gpu-1", "head", "cpu-1"},
+            "infer": ("GPU_1",),
+            "tune": "error",
+            "scan": ["waits"],
+            "report": {"cpu-1"},
+        },
+    ],
+    "q3": [
+        FATES,
+        {
+            "audit": "dead",
+            "config": "survives",
+            "sample": "GONE",
+            "table": "reconstructed",
+            "registry": "dies",
+            "counter": "restarted",
+            "charge": "lost ",
+            "resize": "retried",
+        },
+    ],
+    "q4": [in_steps, one_by_one, divided],
+}
+
+
+# ---- wrong answers, each with the position of the only case that rejects it
+
+
+def combined_leftovers(hosts, demand):
+    """Adds up the Ray nodes where a task fits, and then divides."""
+    steps = {name: round(amount * 10_000) for name, amount in demand.items() if amount > 0}
+    able = [o for o in hosts.values() if all(o.get(name, 0) * 10_000 >= amount for name, amount in steps.items())]
+    return min(sum(o.get(name, 0) for o in able) * 10_000 // amount for name, amount in steps.items())
+
+
+def each_resource_alone(hosts, demand):
+    """Counts for each resource over all Ray nodes."""
+    return min(in_steps(hosts, {name: amount}) for name, amount in demand.items() if amount > 0)
+
+
+def must_be_declared(hosts, demand):
+    steps = {name: round(amount * 10_000) for name, amount in demand.items() if amount > 0}
+    return sum(min(offers[name] * 10_000 // amount for name, amount in steps.items()) for offers in hosts.values())
+
+
+def undeclared_is_enough(hosts, demand):
+    steps = {name: round(amount * 10_000) for name, amount in demand.items() if amount > 0}
+    return sum(
+        min(offers[name] * 10_000 // amount for name, amount in steps.items() if name in offers)
+        for offers in hosts.values()
+    )
+
+
+def zero_divides(hosts, demand):
+    return sum(
+        min(offers.get(name, 0) * 10_000 // round(amount * 10_000) for name, amount in demand.items())
+        for offers in hosts.values()
+    )
+
+
+def never_without_cpus(hosts, demand):
+    return in_steps({name: offers for name, offers in hosts.items() if offers.get("CPU") != 0}, demand)
+
+
+def counts_in_tenths(hosts, demand):
+    asked = {name: round(amount * 10) for name, amount in demand.items() if amount > 0}
+    fitting = (min(offers.get(name, 0) * 10 // amount for name, amount in asked.items()) for offers in hosts.values())
+    return sum(fitting)
+
+
+def floor_divided(hosts, demand):
+    asked = {name: amount for name, amount in demand.items() if amount > 0}
+    return sum(min(offers.get(name, 0) // amount for name, amount in asked.items()) for offers in hosts.values())
+
+
+def raises_if_none(hosts, demand):
+    if not in_steps(hosts, demand):
+        raise ValueError("infeasible")
+    return in_steps(hosts, demand)
+
+
+def none_if_none(hosts, demand):
+    return in_steps(hosts, demand) or None
+
+
+def at_least_one(hosts, demand):
+    return in_steps(hosts, demand) or 1
+
+
+MUTANTS = {
+    "q1": [
+        (0, SHAPE | {"head": "ray start --head --labels=tier=control"}),
+        (0, SHAPE | {"head": "ray start --head --num-cpus=1 --labels=tier=control"}),
+        (1, SHAPE | {"gpu-1": f"{JOIN} --num-cpus=6 --num-gpus=2"}),
+        (1, SHAPE | {"gpu-1": f"{JOIN} --num-gpus=2"}),
+        (2, SHAPE | {"disk-1": {"num_cpus": 4, "num_gpus": 2, "resources": {"fast_disk": 1}}}),
+        (3, SHAPE | {"gpu-1": f"{JOIN} --num-cpus=2 --num-gpus=1"}),
+        (
+            3,  # GPUs enough, but not the CPUs that the same tasks ask for
+            SHAPE
+            | {
+                "gpu-1": {"num_cpus": 1, "num_gpus": 2},
+                "disk-1": {"num_cpus": 5, "resources": {"fast_disk": 1}},
+            },
+        ),
+        (4, SHAPE | {"gpu-1": {"num_cpus": 2, "num_gpus": 2, "resources": {"fast_disk": 1}}}),
+        (5, SHAPE | {"disk-1": {"num_cpus": 4, "resources": {"fast_disk": 4}}}),
+        (6, SHAPE | {"head": "ray start --head --num-cpus=0"}),
+        (6, SHAPE | {"head": {"num_cpus": 0, "resources": {"tier": 1}}}),
+        (6, SHAPE | {"gpu-1": f"{JOIN} --num-cpus=2 --num-gpus=2 --labels=tier=control"}),
+        (6, SHAPE | {"head": "ray start --head --num-cpus=0 --labels=tier=head"}),
+    ],
+    "q2": [
+        (position, PLACES | {task: place})
+        for position, (task, places) in enumerate(
+            {
+                "load": [["cpu-1", "gpu-1"], "waits", "fails", ["head"]],
+                "join": [["cpu-1", "gpu-1"], "fails", ["cpu-1"]],
+                "ping": [["cpu-1", "gpu-1"], "waits", "fails", ["head"], ["cpu-1"]],
+                "infer": ["fails", "waits", ["cpu-1", "gpu-1"]],
+                "tune": ["waits", ["gpu-1"], ["cpu-1"]],
+                "scan": [["cpu-1"], "fails", ["head", "cpu-1", "gpu-1"]],
+                "report": [["head", "cpu-1"], ["head"], "waits", "fails", ["gpu-1"]],
+            }.items()
+        )
+        for place in places
+    ],
+    "q3": [
+        (position, FATES | {thing: word})
+        for position, (thing, right) in enumerate(FATES.items())
+        for word in ("unharmed", "runs again", "starts anew", "rebuilt", "lost")
+        if word != right
+    ],
+    "q4": [
+        (0, combined_leftovers),
+        (1, each_resource_alone),
+        (2, must_be_declared),
+        (2, undeclared_is_enough),
+        (3, zero_divides),
+        (3, never_without_cpus),
+        (4, counts_in_tenths),
+        (5, floor_divided),
+        (6, raises_if_none),
+        (6, none_if_none),
+        (6, at_least_one),
+    ],
+}
+ALL_MUTANTS = [
+    pytest.param(question, position, answer, id=f"{question}-{number}")
+    for question, mutants in MUTANTS.items()
+    for number, (position, answer) in enumerate(mutants)
+]
+
+
+def suite(question: str):
+    return find_suite(f"ex01.{question}")
+
+
+def hard_coded(hosts, demand):
+    """Knows the examples of the check by heart."""
+    known = [
+        ({"a": {"CPU": 7}, "b": {"CPU": 7}}, {"CPU": 4}, 2),
+        ({"a": {"CPU": 9, "GPU": 0}, "b": {"CPU": 6, "GPU": 8}}, {"CPU": 2, "GPU": 1}, 3),
+        ({"a": {"CPU": 7}, "b": {"CPU": 8, "fast_disk": 9}}, {"CPU": 1, "fast_disk": 2}, 4),
+        ({"head": {"CPU": 0, "GPU": 8}, "b": {"CPU": 5, "GPU": 1}}, {"CPU": 0, "GPU": 2}, 4),
+        ({"a": {"GPU": 3}}, {"GPU": 0.25}, 12),
+        ({"a": {"GPU": 3}}, {"GPU": 0.1}, 30),
+        ({"a": {"CPU": 2}, "b": {"CPU": 2}}, {"CPU": 3}, 0),
+    ]
+    return next((right for *inputs, right in known if inputs == [hosts, demand]), -1)
+
+
+@pytest.fixture(scope="module")
+def variations():
+    path = ROOT / "solutions" / "ex01" / "hidden.py"
+    spec = importlib.util.spec_from_file_location("hidden_of_ex01", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.VARIATIONS
+
+
+def holds(variation, answer, seed: int) -> bool:
+    try:
+        variation(answer, random.Random(seed))
+    except Exception:
+        return False
+    return True
+
+
+# ---- right answers
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [pytest.param(q, answer, id=f"{q}-{number}") for q in QUESTIONS for number, answer in enumerate(RIGHT[q])],
+)
+def test_right_answers_are_full(question, answer):
+    report = run(suite(question), answer)
+    assert report.is_full, str(report)
+
+
+def test_each_question_has_two_different_right_answers():
+    assert all(len(RIGHT[question]) >= 2 for question in QUESTIONS)
+
+
+# ---- wrong answers
+
+
+@pytest.mark.parametrize(("question", "position", "answer"), ALL_MUTANTS)
+def test_each_mutant_is_rejected_by_its_case_only(question, position, answer):
+    rows = run(suite(question), answer).rows
+    assert [number for number, row in enumerate(rows) if row.state != "pass"] == [position]
+    assert rows[position].message
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_case_has_a_mutant_and_every_question_three(question):
+    assert {position for position, _ in MUTANTS[question]} == set(range(len(suite(question).cases)))
+    assert len(MUTANTS[question]) >= 3
+
+
+@pytest.mark.parametrize(("question", "position", "answer"), ALL_MUTANTS)
+def test_no_message_gives_the_answer_away(question, position, answer):
+    message = run(suite(question), answer).rows[position].message
+    assert not given_away(question, position, message), message
+
+
+def given_away(question: str, position: int, message: str) -> list[str]:
+    """What a message says of the right answer."""
+    if question == "q1":
+        right = ["num-cpus=0", "num_cpus", "num-gpus", "--labels", "--resources", "tier=control,"]
+        return [option for option in right if option in message]
+    if question == "q4":
+        asked_and_seen = r"max_parallel\(.*?\) returned \S+"
+        right = [2, 3, 4, 4, 12, 30, 0][position]
+        return re.findall(rf"(?<![\d.]){right}(?![\d.])", re.sub(asked_and_seen, "", message))
+    right = list({"q2": PLACES, "q3": FATES}[question].values())[position]
+    signs = {"waits": ["wait", "pending"], "fails": ["fail", "raise"], "lost": ["lost", "lose", "gone", "dies"]}
+    words = signs.get(right, [right]) if isinstance(right, str) else right
+    return [word for word in words if word in message.replace("lost power", "")]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_names_and_hints_do_not_say_the_answer(question):
+    texts = [*(case.name for case in suite(question).cases), *suite(question).hints]
+    for text in texts:
+        assert "--num-cpus=0" not in text and "tier=control" not in text, text
+        if question in ("q2", "q3"):
+            pairs = {"q2": PLACES, "q3": FATES}[question].items()
+            assert not any(name in text and isinstance(word, str) and word in text for name, word in pairs), text
+
+
+def test_the_classical_mistake_of_q4():
+    """All CPUs added up, and then divided: it is right only where nothing is left over."""
+
+    def added_up(hosts, demand):
+        return min(
+            int(sum(offers.get(name, 0) for offers in hosts.values()) / amount)
+            for name, amount in demand.items()
+            if amount
+        )
+
+    rows = run(suite("q4"), added_up).rows
+    assert [row.state == "pass" for row in rows] == [False, False, True, True, True, True, False]
+    assert "cannot serve one task together" in rows[0].message
+
+
+# ---- answers that cannot be read, or are not there
+
+STUBS = {
+    "q1": {"head": None, "gpu-1": None, "disk-1": None},
+    "q2": dict.fromkeys(PLACES),
+    "q3": dict.fromkeys(FATES),
+    "q4": None,
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_is_not_answered_says_so(question):
+    for answer in (STUBS[question], None, ...):
+        report = run(suite(question), answer)
+        assert {row.state for row in report.rows} == {"not answered yet"} and report == 0
+
+
+def test_a_function_that_is_not_written_yet():
+    def max_parallel(hosts, demand):
+        raise NotImplementedError
+
+    assert not run(suite("q4"), max_parallel).is_answered
+
+
+@pytest.mark.parametrize(("question", "answer"), [("q2", PLACES), ("q3", FATES)])
+def test_one_line_filled_in_gives_its_point(question, answer):
+    for name in answer:
+        report = run(suite(question), STUBS[question] | {name: answer[name]})
+        assert report == 1 and [row.state for row in report.rows].count("not answered yet") == len(answer) - 1
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"gpu-1": None}, "nothing is said of gpu-1 yet"),
+        ({"gpu-2": {}}, "'gpu-2' is not among the hosts: head, gpu-1, disk-1"),
+        ({"head": 3}, "head: this wants a dict or a command, you gave an int"),
+        ({"head": "ray up cluster.yaml"}, "head: a command begins with `ray start`"),
+        ({"head": "ray start --head --labels='tier"}, "head: a shell cannot read this command (No closing quotation)"),
+        ({"head": "ray start --head --num-cpu=0"}, "head: `ray start` refuses this: No such option '--num-cpu'."),
+        ({"head": {"num_cpus": "none"}}, "head: `ray start` refuses this: Invalid value for '--num-cpus'"),
+        ({"head": {"cpus": 0}}, "head: `ray start` refuses this: No such option '--cpus'."),
+        ({"head": {1: 0}}, "head: the name of an option is a string, you gave 1"),
+        ({"head": "ray start --help"}, "head: `--help` starts nothing"),
+        ({"head": "ray start --num-cpus=0"}, "head: without --head, `ray start` looks for a cluster to join"),
+        ({"gpu-1": "ray start --head --num-gpus=2"}, "gpu-1: --head starts a second cluster"),
+        ({"gpu-1": "ray start --num-gpus=2"}, "gpu-1: without --address, `ray start` does not know"),
+        ({"disk-1": f"{JOIN} --resources={{fast_disk:1}}"}, "disk-1: `ray start` refuses --resources={fast_disk:1}"),
+        ({"disk-1": {"resources": {"GPU": 1}}}, "disk-1: `ray start` refuses GPU among the resources"),
+        ({"disk-1": {"resources": {"fast_disk": 0.5}}}, "disk-1: fast_disk is 0.5: what a Ray node offers"),
+        ({"disk-1": {"resources": {"fast_disk": -1}}}, "disk-1: fast_disk is -1, and an amount is a number"),
+        ({"disk-1": {"resources": {"fast_disk": "1"}}}, "disk-1: fast_disk is '1', and an amount is a number"),
+        ({"disk-1": {"resources": {"fast_disk": float("inf")}}}, "disk-1: fast_disk is inf"),
+        ({"disk-1": {"resources": {"fast_disk": float("nan")}}}, "disk-1: fast_disk is nan"),
+        ({"head": {"labels": "tier"}}, "head: `ray start` refuses --labels=tier: it wants key=value"),
+        ({"head": {"labels": '{"tier"'}}, 'head: `ray start` refuses --labels={"tier": it wants key=value'),
+    ],
+)
+def test_a_shape_that_cannot_be_read(new, said):
+    report = run(suite("q1"), SHAPE | new)
+    assert report == 0 and report.rows[0].message.startswith(said), str(report)
+
+
+def test_a_host_without_options_offers_its_cores():
+    report = run(suite("q1"), SHAPE | {"head": {}})
+    assert "offers one for each of its 8 cores" in report.rows[0].message
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "said"),
+    [
+        ("q1", "ray start --head", "this wants a dict, you gave a str"),
+        ("q2", {"load": ["cpu-1", "waits"]}, "a task runs somewhere, or waits, or fails"),
+        ("q2", {"load": 4}, "this wants a list or a set of names, you gave an int"),
+        ("q2", {"load": ["cpu-2"]}, "'cpu-2' is not among the possible answers"),
+        ("q2", {"lod": ["cpu-1"]}, "'lod' is not among the keys"),
+        ("q3", {"table": "burnt"}, "'burnt' is not among the possible answers"),
+        ("q4", 3, "this wants a function, you gave an int"),
+    ],
+)
+def test_other_answers_that_cannot_be_read(question, answer, said):
+    assert run(suite(question), answer).rows[0].message.startswith(said)
+
+
+@pytest.mark.parametrize("value", [None, True, "2", [2]])
+def test_a_function_that_returns_no_number(value):
+    message = run(suite("q4"), lambda hosts, demand: value).rows[0].message
+    assert f"returned {value!r}, and it should return a number" in message
+
+
+def test_a_function_that_changes_what_it_is_given():
+    def max_parallel(hosts, demand):
+        right = in_steps(hosts, demand)
+        hosts.clear()
+        demand.clear()
+        return right
+
+    assert run(suite("q4"), max_parallel).is_full
+
+
+# ---- the rules of placement, against each other
+
+
+def test_at_once_counts_as_one_by_one_does():
+    rng = random.Random(1)
+    for _ in range(300):
+        offers = {name: rng.randint(0, 6) for name in ("CPU", "GPU", "disk")}
+        asked = {"CPU": rng.choice([0, 0.5, 1, 2]), "GPU": rng.choice([0.1, 0.25, 1]), "disk": rng.choice([0, 1])}
+        assert ex01.at_once(ex01.Offer(offers), ex01.Ask(asked)) == one_by_one({"a": offers}, asked)
+
+
+# ---- the question says what the suite judges
+
+
+def cell(grade_id: str) -> str:
+    notebook = nbformat.reads(read_source(ROOT / "authoring" / "ex01.py").notebook, 4)
+    return next(c.source for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def asked(options: str) -> ex01.Ask:
+    """What a task asks for that is declared with these options."""
+    given = eval(f"dict({options})")
+    default = {"CPU": given.get("num_cpus", 1)}
+    gpus = {"GPU": given["num_gpus"]} if "num_gpus" in given else {}
+    return ex01.Ask(default | gpus | given.get("resources", {}), given.get("label_selector", {}))
+
+
+def test_the_tasks_of_q1():
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .* \| (\d+|any)", cell("ask-q1"), re.M)
+    assert {name: asked(options) for name, options, _ in rows} == {
+        "serve": ex01.SERVE,
+        "train": ex01.TRAIN,
+        "decode": ex01.DECODE,
+        "watch": ex01.WATCH,
+    }
+    assert {name: int(many) for name, _, many in rows if many != "any"} == ex01.WANTED_AT_ONCE
+
+
+def test_the_tasks_and_the_cluster_of_q2():
+    text = cell("ask-q2")
+    rows = re.findall(r"^\| `(\w+)` \| `@ray.remote\((.+?)\)` \|", text, re.M)
+    assert {name: asked(options) for name, options in rows} == ex01.TASKS
+    commands = re.findall(r"^(ray start .*?) +# on (\S+)$", text, re.M)
+    assert {host: ex01._read_start(host, command) for command, host in commands} == ex01.CLUSTER
+
+
+@pytest.mark.parametrize(("question", "names"), [("q2", PLACES), ("q3", FATES)])
+def test_the_names_in_the_question_and_its_stub(question, names):
+    rows = re.findall(r"^\| `(\w+)` \|", cell(f"ask-{question}"), re.M)
+    assert rows == list(names)
+    assert rows == re.findall(r'^    "(\w+)": None,$', cell(question), re.M)
+
+
+def test_points_in_the_text_and_in_the_suite():
+    for question in QUESTIONS:
+        assert f"({suite(question).points:g} points)" in cell(f"ask-{question}")
+
+
+def test_the_release_does_not_pair_a_name_with_its_answer():
+    release = nbformat.read(ROOT / "exercises" / "ex01" / "ex01.ipynb", as_version=4)
+    lines = [line for c in release.cells for line in c.source.splitlines()]
+    for name, right in (PLACES | FATES).items():
+        words = [right] if isinstance(right, str) else right
+        named = [line for line in lines if re.search(rf"\b{name}\b", line) and all(word in line for word in words)]
+        assert not named, named
+
+
+# ---- hidden variations
+
+
+def test_each_variation_is_of_a_case(variations):
+    assert variations.keys() == {"q4"}
+    assert list(variations["q4"]) == [case.name for case in suite("q4").cases]
+
+
+@pytest.mark.parametrize("answer", RIGHT["q4"], ids=lambda answer: answer.__name__)
+def test_variations_accept_right_answers(variations, answer):
+    for variation, seed in itertools.product(variations["q4"].values(), range(SEEDS)):
+        variation(answer, random.Random(seed))
+
+
+def test_variations_reject_what_is_written_for_the_examples(variations):
+    assert run(suite("q4"), hard_coded).is_full
+    for name, variation in variations["q4"].items():
+        assert not any(holds(variation, hard_coded, seed) for seed in range(SEEDS)), name
+
+
+@pytest.mark.parametrize(
+    ("position", "answer"), MUTANTS["q4"], ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_variations_take_no_second_point(variations, position, answer):
+    for number, (name, variation) in enumerate(variations["q4"].items()):
+        held = [holds(variation, answer, seed) for seed in range(SEEDS)]
+        if number != position:
+            assert all(held), f"{name}: seed {held.index(False)}"
+        else:
+            assert not all(held), name
+
+
+def test_same_seed_same_inputs(variations):
+    for variation in variations["q4"].values():
+        seen = []
+
+        def spy(hosts, demand, seen=seen):
+            seen.append((hosts, demand))
+            return in_steps(hosts, demand)
+
+        for seed in (3, 3, 4, 5, 6, 7):
+            variation(spy, random.Random(seed))
+        assert seen[0] == seen[1]
+        assert any(inputs != seen[0] for inputs in seen[2:])
