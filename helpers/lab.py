@@ -15,8 +15,9 @@ import psutil
 from helpers import doctor, lessons, state, versions
 from helpers.grading.skipped import Skipped, SkippedLab
 from helpers.rayhost.driver import Driver
-from helpers.rayhost.hosts import Host, Hosts, end_leftovers
+from helpers.rayhost.hosts import Host, Hosts
 from helpers.rayhost.leases import lease_requests
+from helpers.rayhost.records import end_leftovers
 
 GIB = 2**30
 _running: dict[str, Lab] = {}  # the labs of this kernel, by lesson

@@ -3,57 +3,42 @@
 On Linux, as root or where user namespaces are allowed, a host is *separate*: its own network address, process table,
 host name, /dev/shm and scratch directory. Elsewhere the hosts *share* this machine, and `ray start` gets other ports
 for each; the command is always printed as it was run.
-
-Each lab has a directory below `labs` in the state directory. Its owner's lock says that the notebook is still there; a
-directory whose lock can be had is what a notebook left that ended without `close`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import itertools
 import json
 import os
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 import psutil
 
-from helpers import versions
 from helpers.errors import CourseError
 from helpers.rayhost import keeper, members
+from helpers.rayhost.ports import USUAL_PORTS, joined, next_free, shift_ports
 from helpers.rayhost.processes import ProcessTable, listening_ports, table_of
-from helpers.state import course_root, read_json, state_dir, update_json
+from helpers.rayhost.records import RECORD, SCRATCH_PREFIX, first_free_lock, owners_lock
+from helpers.state import course_root, state_dir, update_json
 from helpers.wait import QUIET_S, say
 
 FIRST_ADDRESS = 11  # 10.77.0.11, 10.77.0.12, …: numbers that are easy to tell from the switch's 10.77.0.1
-SCRATCH_PREFIX = "ray-course-"
 SCRATCH_PLACES = ("/tmp", "/mnt", "/media", "/srv", "/opt")
-USUAL_PORTS = {
-    "gcs": versions.PORT_GCS,
-    "dashboard": versions.PORT_DASHBOARD,
-    "client": versions.PORT_CLIENT,
-    "serve": versions.PORT_SERVE,
-    "agent": versions.PORT_AGENT,
-}
-LOCK, RECORD = "owner.lock", "record.json"  # in a lab's directory
 SHOWN_LINES = 200  # of a command's output; a notebook with a million lines cannot be opened again
 KEPT_BYTES = 10**7  # of a command's output
 CLOSE_S = 30.0  # how long the keeper may take to end its hosts
 AGAIN = "Run the notebook again from its first cell."
 MACOS = "; Ray calls several Ray nodes on macOS unsupported, so expect rough edges"
-ADDRESS = re.compile(r"(?P<option>--address(?:=|\s+)['\"]?)(?P<name>[\w.-]+):\d+")
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
 
@@ -215,7 +200,7 @@ class Hosts:
         self.session, self.by_name, self.token = session, {}, secrets.token_hex(16)
         self.rootless, self.closed = os.geteuid() != 0, False
         _make_directories(log.parent, self.directory)
-        self.lock = _owners_lock(self.directory)
+        self.lock = owners_lock(self.directory)
         self.why_shared = self._start_separate() if separate else "that was asked for"
         self.separate = not self.why_shared
         if not self.separate:
@@ -246,7 +231,7 @@ class Hosts:
         self.by_name[name] = host
         if not self.separate:
             shift = 1000 * self.slot + 100 * (number + 1)
-            host.ports = {use: _next_free(port + shift) for use, port in USUAL_PORTS.items()}
+            host.ports = {use: next_free(port + shift) for use, port in USUAL_PORTS.items()}
             token = Path(self._environment(host)["HOME"]) / ".ray" / "auth_token"
             token.parent.mkdir(parents=True)
             token.touch(mode=0o600)
@@ -327,7 +312,7 @@ class Hosts:
     def _start_sharing(self) -> None:
         # sockets live here, and their path may have 103 characters at most, so not below the state directory
         self.scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir="/tmp")
-        self.slot, self.slot_lock = _first_free_lock(self.directory.parent)
+        self.slot, self.slot_lock = first_free_lock(self.directory.parent)
         problem = self._start_keeper("shared", [])
         if problem:
             shutil.rmtree(self.scratch, ignore_errors=True)
@@ -399,52 +384,6 @@ class Hosts:
         return environment
 
 
-def joined(command: str, host: Host, by_name: dict[str, Host]) -> Host | None:
-    """The head of the cluster that a `ray start` puts `host` into; None for another command or an unknown head."""
-    if not re.search(r"\bray\s+start\b", command):
-        return None
-    address = ADDRESS.search(command)
-    return host if "--head" in command else by_name.get(address["name"]) if address else None
-
-
-def shift_ports(command: str, host: Host, by_name: dict[str, Host]) -> str:
-    """`ray start …` with the options that keep it off the ports of other hosts and other Rays on this machine.
-
-    Any other command is returned as it is.
-    """
-    options = {
-        "node-ip-address": host.address,
-        "temp-dir": f"{host.directory}/ray",  # without it a worker would use the head's
-        "dashboard-agent-listen-port": host.ports["agent"],
-        "min-worker-port": 0,  # any that are free: Ray's own range, from 10002 on, is the same for all Ray nodes
-        "max-worker-port": 0,
-    }
-    if "--head" in command:
-        options["port"], options["dashboard-port"] = host.ports["gcs"], host.ports["dashboard"]
-        options["ray-client-server-port"] = host.ports["client"]
-    ours = " ".join(f"--{option}={value}" for option, value in options.items())
-    theirs = re.sub(rf"\s+--(?:{'|'.join(options)})(?:=|\s+)\S+", "", command)
-
-    def address(match: re.Match) -> str:
-        name = match["name"]
-        head = by_name.get(name)
-        return f"{match['option']}{head.address}:{head.ports['gcs']}" if head else match[0]
-
-    shifted, starts = re.subn(r"\bray\s+start\b", f"ray start {ours}", theirs)
-    return ADDRESS.sub(address, shifted) if starts else command
-
-
-def _next_free(port: int) -> int:
-    """This port, or the next one that nothing on this machine listens on: near the usual one, easy to recognize."""
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                port += 1
-
-
 def _plain(output: str) -> str:
     """Without colours, and without the time and place that Ray's commands put before each line."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", output)
@@ -504,64 +443,6 @@ def _scratch_place() -> str:
     paths = [p.absolute() for p in needed] + [p.resolve() for p in needed]
     free = [p for p in SCRATCH_PLACES if os.path.isdir(p) and not any(path.is_relative_to(p) for path in paths)]
     return free[0] if free else ""
-
-
-def end_leftovers() -> list[str]:
-    """End what notebooks that are gone have left running, and remove its records; returns a sentence on each."""
-    said = []
-    for lock in sorted((state_dir() / "labs").glob(f"*/{LOCK}")):
-        with contextlib.suppress(FileNotFoundError), lock.open("a") as file:
-            if _try_lock(file):
-                said.append(_end_leftover(lock.parent))
-    return said
-
-
-def _end_leftover(directory: Path) -> str:
-    record = read_json(directory / RECORD)
-    # separate hosts end with their keeper; both have mostly ended by now, as their notebook did
-    ended = len(members.kill(_keeper_of(directory, record.get("keeper_pid"))))
-    ended += members.kill_session(directory.name)
-    scratch = record.get("scratch", "")
-    if os.path.basename(scratch).startswith(SCRATCH_PREFIX):
-        shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(directory, ignore_errors=True)
-    left = f"processes of it that were ended now: {ended}" if ended else "nothing of it was running any more"
-    return f"An earlier run of lesson {directory.name[:2]} ended without clean_up, with its notebook: {left}."
-
-
-def _keeper_of(directory: Path, pid: int | None) -> list[psutil.Process]:
-    """The keeper of this lab, if it runs; a later process with the same pid has another command line."""
-    try:
-        keeper = psutil.Process(pid or 0)
-        return [keeper] if {"helpers.rayhost.keeper", str(directory)} <= set(keeper.cmdline()) else []
-    except psutil.Error:
-        return []
-
-
-def _owners_lock(directory: Path) -> TextIO:
-    new = directory / "new.lock"
-    file = new.open("a")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    new.rename(directory / LOCK)  # nobody sees it unlocked
-    return file
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-
-
-def _first_free_lock(directory: Path) -> tuple[int, TextIO]:
-    """The first number that no other lab on this machine holds, and the file that holds it until it is closed."""
-    for number in itertools.count():
-        file = (directory / f"slot-{number}.lock").open("a")
-        if _try_lock(file):
-            return number, file
-        file.close()
-    raise AssertionError("numbers do not end")
 
 
 def _make_directories(*directories: Path) -> None:

@@ -308,7 +308,7 @@ def test_release_is_in_step(exercise, tmp_path):
 
 
 def names_in(folder: Path) -> list[str]:
-    """What is released: neither what JupyterLab keeps for itself nor what `course reset` has kept of a learner's work."""
+    """What is released, without what JupyterLab keeps for itself and what `course reset` has kept of a learner."""
     names = (path.name for path in folder.iterdir())
     return sorted(name for name in names if name != ".ipynb_checkpoints" and ".kept-" not in name)
 

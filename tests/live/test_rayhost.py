@@ -19,7 +19,8 @@ import pytest
 from helpers.errors import CourseError
 from helpers.rayhost import members
 from helpers.rayhost.driver import Driver
-from helpers.rayhost.hosts import Hosts, end_leftovers
+from helpers.rayhost.hosts import Hosts
+from helpers.rayhost.records import end_leftovers
 from helpers.state import course_root, state_dir
 from helpers.wait import WaitTimeout, wait_until
 from tests.live.tools import fake_command, interrupted_after, machine, namespaces, processes_of, sleeping

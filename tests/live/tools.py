@@ -23,7 +23,8 @@ PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
 from helpers.rayhost.driver import Driver
-from helpers.rayhost.hosts import Hosts, end_leftovers
+from helpers.rayhost.hosts import Hosts
+from helpers.rayhost.records import end_leftovers
 
 def new_hosts(separate=True, number=0):
     log = Path(os.environ["XDG_STATE_HOME"]) / "test.log"

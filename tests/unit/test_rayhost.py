@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,9 @@ import psutil
 import pytest
 
 from helpers.errors import CourseError
-from helpers.rayhost import driver, hosts, members, processes
-from helpers.rayhost.hosts import Host, joined, shift_ports
+from helpers.rayhost import driver, hosts, members, ports, processes, records
+from helpers.rayhost.hosts import Host
+from helpers.rayhost.ports import joined, shift_ports
 from helpers.wait import wait_until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -97,15 +99,15 @@ def test_a_port_in_use_is_stepped_over():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert port < hosts._next_free(port) < port + 100
+        assert port < ports.next_free(port) < port + 100
 
 
 def test_each_lab_has_a_number_of_its_own(tmp_path):
-    first = hosts._first_free_lock(tmp_path)
-    second = hosts._first_free_lock(tmp_path)
+    first = records.first_free_lock(tmp_path)
+    second = records.first_free_lock(tmp_path)
     assert (first[0], second[0]) == (0, 1)
     first[1].close()
-    assert hosts._first_free_lock(tmp_path)[0] == 0
+    assert records.first_free_lock(tmp_path)[0] == 0
 
 
 # ---- what a command says --------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_a_full_disk(labs, monkeypatch):
 def test_a_lab_whose_notebook_is_there_is_left_alone(labs):
     made = hosts.Hosts("01-test", log=labs / "log", separate=False)
     try:
-        assert hosts.end_leftovers() == [] and made.keeper.poll() is None
+        assert records.end_leftovers() == [] and made.keeper.poll() is None
     finally:
         made.close()
 
@@ -230,39 +232,39 @@ def test_a_lab_whose_notebook_is_there_is_left_alone(labs):
 def test_a_lab_whose_notebook_is_gone(labs, sleeper):
     directory = labs / "01-7-7"
     directory.mkdir()
-    scratch = Path(hosts.tempfile.mkdtemp(prefix=hosts.SCRATCH_PREFIX, dir="/tmp"))
+    scratch = Path(tempfile.mkdtemp(prefix=records.SCRATCH_PREFIX, dir="/tmp"))
     left = sleeper(env={**os.environ, members.MARK: "01-7-7/head"})
     other = sleeper(env={**os.environ, members.MARK: "01-7-77/head"})
-    (directory / hosts.LOCK).touch()
+    (directory / records.LOCK).touch()
     # the pid is a later process's now: it must not be taken for the keeper
     record = {"keeper_pid": other.pid, "scratch": str(scratch)}
-    (directory / hosts.RECORD).write_text(json.dumps(record))
+    (directory / records.RECORD).write_text(json.dumps(record))
     wait_until(lambda: members.of_mark("01-7-7"), 5, what="the process to begin")
-    said = hosts.end_leftovers()
+    said = records.end_leftovers()
     assert said == ["An earlier run of lesson 01 ended without clean_up, with its notebook: "
                     "processes of it that were ended now: 1."]  # fmt: skip
     assert left.wait(5) == -9 and other.poll() is None
     assert not directory.exists() and not scratch.exists()
-    assert hosts.end_leftovers() == []
+    assert records.end_leftovers() == []
 
 
 @pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"scratch": "/etc"}'])
 def test_a_record_that_says_little_or_something_wrong(labs, record, capsys):
     directory = labs / "01-7-7"
     directory.mkdir()
-    (directory / hosts.LOCK).touch()
+    (directory / records.LOCK).touch()
     if record is not None:
-        (directory / hosts.RECORD).write_text(record)
-    assert len(hosts.end_leftovers()) == 1
+        (directory / records.RECORD).write_text(record)
+    assert len(records.end_leftovers()) == 1
     assert not directory.exists() and os.path.isdir("/etc")
 
 
 def test_two_that_clean_at_once(labs):
     directory = labs / "01-7-7"
     directory.mkdir()
-    with (directory / hosts.LOCK).open("a") as other:
+    with (directory / records.LOCK).open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert hosts.end_leftovers() == [] and directory.exists()
+        assert records.end_leftovers() == [] and directory.exists()
 
 
 # ---- members --------------------------------------------------------------------------------------------------------
