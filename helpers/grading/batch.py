@@ -581,9 +581,13 @@ def _source_of(exercise: str) -> Path:
 
 @contextmanager
 def _workdir(parent: Path) -> Iterator[Path]:
-    """A folder for one run; those that killed runs have left go first."""
+    """A folder for one run; those that killed runs have left go first, and what they had just taken away comes back."""
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.glob(".run-*"):
+        for old in left.glob("replaced/*/*/*"):
+            place = parent / old.relative_to(left / "replaced")
+            if not place.exists():
+                os.replace(old, place)
         shutil.rmtree(left, ignore_errors=True)
     work = parent / f".run-{os.getpid()}"
     work.mkdir()

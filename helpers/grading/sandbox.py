@@ -196,6 +196,7 @@ def environment() -> dict[str, str]:
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(course_root()),  # the environment may have been installed from another copy of the course
         "RAY_USAGE_STATS_ENABLED": "0",
         IN_SANDBOX: "1",
         **({"NBGRADER_EXECUTION": graded} if graded else {}),
