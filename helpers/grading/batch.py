@@ -535,7 +535,8 @@ def _marks_of(notebook: Any) -> dict[str, Mark]:
     marks: dict[str, Mark] = {}
     for grade in notebook.grades:
         if grade.manual_score is not None or grade.extra_credit:
-            marks[grade.name] = {"score": grade.manual_score, "extra": grade.extra_credit}
+            waits = bool(grade.needs_manual_grade)  # it was for an older answer, and nobody has looked since
+            marks[grade.name] = {"score": grade.manual_score, "extra": grade.extra_credit, "waits": waits}
     for comment in notebook.comments:
         if comment.manual_comment:
             marks.setdefault(comment.name, {})["comment"] = comment.manual_comment
@@ -554,7 +555,7 @@ def _put_back(work: Path, exercise: str, student: str, marks: dict[str, Mark]) -
                 if "score" in mark:
                     grade = gradebook.find_grade(name, exercise, exercise, student)
                     grade.manual_score, grade.extra_credit = mark["score"], mark["extra"]
-                    grade.needs_manual_grade = not same
+                    grade.needs_manual_grade = mark["waits"] or not same
                 if "comment" in mark:
                     gradebook.find_comment(name, exercise, exercise, student).manual_comment = mark["comment"]
         gradebook.db.commit()

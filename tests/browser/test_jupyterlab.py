@@ -7,29 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
-from helpers.state import course_root
-from helpers.wait import wait_until
-from tests.isolation import new_home, nothing_runs, orphans_adopted
-
-ROOT = course_root()
-SHOTS = ROOT / "build" / "screenshots"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# the last four keep it from looking for servers on the Internet
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-quic", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-START_S, RUN_S, STOP_S = 120, 480, 30
+from tests.browser.session import CHROMIUM, ROOT, RUN_S, Session
 
 pytestmark = [
     pytest.mark.browser,
@@ -37,124 +20,8 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Session:
-    """A browser page that is logged in to a running JupyterLab.
-
-    Attributes:
-        home: the home directory of the learner.
-        base: the address of the server.
-        page: the page.
-        errors: what went wrong in the page by its own account.
-    """
-
-    home: Path
-    base: str
-    page: Page
-    errors: list[str] = field(default_factory=list)
-
-    def open(self, lesson: str) -> None:
-        """Open a lesson from the list of files, and wait until its kernel is there: what is run before is lost."""
-        self.page.locator(".jp-DirListing-item", has_text=lesson).dblclick(timeout=START_S * 1000)
-        tab = self.page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current")
-        expect(tab).to_contain_text(lesson, timeout=START_S * 1000)
-        wait_until(lambda: self.is_connected(lesson), START_S, what=f"the kernel of {lesson}")
-        idle = self.page.locator(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator[data-status=idle]")
-        expect(idle).to_be_visible(timeout=START_S * 1000)
-
-    def is_connected(self, lesson: str) -> bool:
-        """Whether the page has a connection to the kernel of this lesson, by the server's account."""
-        sessions = self.page.request.get(f"{self.base}/api/sessions").json()
-        mine = [session["kernel"] for session in sessions if session["path"].endswith(f"{lesson}.ipynb")]
-        return any(kernel["connections"] > 0 and kernel["execution_state"] == "idle" for kernel in mine)
-
-    @property
-    def notebook(self) -> Locator:
-        return self.page.locator(f"{NOTEBOOK} .jp-Notebook")
-
-    def cell(self, source: str) -> Locator:
-        """The code cell with this text, brought into view: JupyterLab draws only what is near the window."""
-        found = self.notebook.locator(".jp-CodeCell").filter(
-            has=self.page.locator(".jp-InputArea-editor", has_text=source)
-        )
-        scroller = self.page.locator(f"{NOTEBOOK} .jp-WindowedPanel-outer")
-        scroller.evaluate("outer => outer.scrollTo(0, 0)")
-        for _ in range(200):
-            if found.count():
-                found.first.scroll_into_view_if_needed()
-                return found.first
-            scroller.evaluate("outer => outer.scrollBy(0, 300)")
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"no cell with {source!r}")
-
-    def run(self, source: str) -> Locator:
-        """Run one cell as a learner does; returns it when its number is there."""
-        cell = self.cell(source)
-        cell.locator(".cm-content").click()
-        expect(cell.locator(".cm-content")).to_be_focused()
-        self.page.keyboard.press("Control+Enter")
-        expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"), timeout=60_000)
-        return cell
-
-    def output(self, source: str) -> Locator:
-        return self.cell(source).locator(".jp-OutputArea")
-
-    def shoot(self, name: str, shown: Locator) -> None:
-        shown.scroll_into_view_if_needed()
-        self.page.screenshot(path=SHOTS / f"{name}.png")
-
-
-NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
-
-
 def lesson_01_cells() -> list[nbformat.NotebookNode]:
     return nbformat.read(ROOT / "lessons" / "01_anatomy.ipynb", as_version=4).cells
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Path, str]]:
-    """The home directory of a new learner, and the address that `course lab` prints for them.
-
-    The learner has a copy of the course, since JupyterLab saves what is open, with its outputs.
-    """
-    with new_home("browser-home") as home, orphans_adopted(), pytest.MonkeyPatch.context() as patch:
-        course_copy = home / "course"
-        shutil.copytree(ROOT, course_copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
-        patch.setenv("PYTHONPATH", str(course_copy))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "helpers.cli", "lab", "--no-browser", "--port", str(port)]
-        course = subprocess.Popen(command, cwd=course_copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            said = []
-            for line in course.stdout:
-                said.append(line)
-                if address := re.search(r"http://\S+", line):
-                    break
-            else:
-                pytest.fail("".join(said))
-            yield home, address[0]
-        finally:
-            course.terminate()
-            course.communicate(timeout=STOP_S)
-        wait_until(nothing_runs, STOP_S, what="JupyterLab, its kernels and their hosts to end")
-
-
-@pytest.fixture(scope="module")
-def learner(server: tuple[Path, str]) -> Iterator[Session]:
-    home, address = server
-    shutil.rmtree(SHOTS, ignore_errors=True)
-    SHOTS.mkdir(parents=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1400, "height": 900})
-        session = Session(home, address.partition("/lab/")[0], page)
-        page.on("pageerror", lambda error: session.errors.append(str(error)))
-        page.on("console", lambda said: session.errors.append(said.text) if said.type == "error" else None)
-        page.goto(address)  # with the token: from here on the browser is logged in
-        yield session
-        browser.close()
 
 
 @pytest.fixture(scope="module")
