@@ -157,6 +157,19 @@ def python() -> Row:
     )
 
 
+def python_folder() -> Row:
+    has_space = any(character.isspace() for character in sys.prefix)
+    return Row(
+        "Python's folder",
+        sys.prefix,
+        ok=not has_space,
+        cost="Ray's client server and the workers of `ray job submit` do not start from a path with a space"
+        if has_space
+        else "",
+        fix="`make lab`, which puts the environment where there is none" if has_space else "",
+    )
+
+
 def _pins() -> list[tuple[str, str, str | None]]:
     """For each package of requirements.txt: its name, its pin, and the version that is installed."""
     lines = (state.course_root() / "requirements.txt").read_text().splitlines()
@@ -320,6 +333,18 @@ def gpus() -> Row:
     return Row("GPUs", found, ok=True, cost="nothing here needs one: the lessons declare GPUs to Ray, and say so")
 
 
+def sandbox() -> Row:
+    found = shutil.which("bwrap")
+    return Row(
+        "sandbox",
+        f"bubblewrap: {found or 'none'}",
+        ok=bool(found),
+        cost="" if found else "`course grade` refuses what others wrote; `course check` runs your own work without one",
+        fix="" if found else "`sudo apt-get install -y bubblewrap`",
+        for_learners=False,
+    )
+
+
 def browser() -> Row:
     name = "Chromium"
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -401,6 +426,7 @@ def _output(command: list[str]) -> _Done:
 PROBES: dict[str, Callable[[], Row]] = {
     "system": system,
     "python": python,
+    "python_folder": python_folder,
     "memory": memory,
     "disk": disk,
     "shm": shm,
@@ -408,6 +434,7 @@ PROBES: dict[str, Callable[[], Row]] = {
     "namespaces": namespaces,
     "engine": engine,
     "gpus": gpus,
+    "sandbox": sandbox,
     "browser": browser,
     "checkout": checkout,
     "state": state_directory,

@@ -152,6 +152,19 @@ def test_only_authors_miss_a_browser(tools: Callable[..., None]) -> None:
     assert doctor.browser().ok
 
 
+def test_a_python_that_ray_cannot_start_jobs_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.sys, "prefix", "/opt/my env")
+    assert_gap(doctor.python_folder(), "/opt/my env", "make lab")
+    monkeypatch.setattr(doctor.sys, "prefix", "/opt/env")
+    assert doctor.python_folder().ok
+
+
+def test_without_bubblewrap_strangers_are_not_graded(tools: Callable[..., None]) -> None:
+    assert_gap(doctor.sandbox(), "none", "apt-get install -y bubblewrap")
+    tools(bwrap="exit 0")
+    assert doctor.sandbox().ok and not doctor.sandbox().cost
+
+
 def test_a_state_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))  # not even root makes a folder in a file
