@@ -75,7 +75,9 @@ def graded(root: Path) -> dict[str, batch.Row]:
     print(f"{len(result.rows)} submissions in {time.monotonic() - start:.0f} s\n{result}")
     wait_until(lambda: not processes(), GONE_WITHIN_S, what="all processes of the batch to end")
     assert traces() <= before, traces() - before
-    assert most.count < sandbox.Limits().processes + 50
+    # without a limit the bomb would make many thousands; one sandbox may still be dying while the next one works, and
+    # a count that is taken while processes come and go is a little too high
+    assert most.count < 2 * sandbox.Limits().processes
     return {row.student: row for row in result.rows}
 
 
