@@ -269,7 +269,5 @@ def test_a_trace_of_a_machine(text, says):
 
 
 def test_what_is_no_trace_of_a_machine():
-    fine = (
-        "/home/ray/anaconda3 ~/.cache /srv/checkout-2 --index-url https://pypi.org/simple GOPROXY=off the root / home"
-    )
+    fine = "/home/ray/anaconda3 ~/.cache /srv/checkout-2 --index-url http://127.0.0.1:9/ GOPROXY=off the root / home"
     assert rules.machine_traces(fine, "/srv/checkout") == []
