@@ -25,23 +25,13 @@ from types import ModuleType
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.notebook import GRADE_FLAGS, KERNEL
 from helpers.state import course_root
 
 LESSON = re.compile(r"\d\d_[a-z0-9_]+")
 EXERCISE = re.compile(r"ex\d\d")
 BUILD = "course notebooks"
 
-KERNEL = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
-# short tag -> the flags of nbgrader's metadata, schema 3
-GRADE_FLAGS = {
-    "locked": {"grade": False, "locked": True, "solution": False, "task": False},
-    "solution": {"grade": False, "locked": False, "solution": True, "task": False},
-    "test": {"grade": True, "locked": True, "solution": False, "task": False},
-    "essay": {"grade": True, "locked": False, "solution": True, "task": False},
-}
 WITH_POINTS = ("test", "essay")
 GRADE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # also the form of a cell id in nbformat 4.5
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from helpers.errors import CourseError
 
@@ -170,7 +171,7 @@ def _locked(path: Path) -> Iterator[None]:
     # a file of its own: the data file is replaced, and a lock on a replaced file guards nothing
     with open(path.with_name(path.name + ".lock"), "a") as lock:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while not _try_lock(lock.fileno()):
+        while not try_lock(lock):
             if time.monotonic() > deadline:
                 raise CourseError(
                     f"Another program has kept {path.name} locked for {LOCK_TIMEOUT_S:g} s.",
@@ -180,9 +181,10 @@ def _locked(path: Path) -> Iterator[None]:
         yield  # closing the file gives the lock back, and so does the death of this process
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(file: IO) -> bool:
+    """Take the lock of an open file if nobody has it, until the file is closed; returns whether it was had."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False

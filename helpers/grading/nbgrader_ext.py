@@ -27,20 +27,10 @@ from traitlets import Bool, Instance, Integer, List
 from helpers.errors import CourseError
 from helpers.grading import hidden, remote, sandbox
 from helpers.grading.check import Report, find_suite, judge
+from helpers.notebook import GRADE_FLAGS, KERNEL
 
 Result = tuple[NotebookNode, ResourcesDict]
 
-KERNEL = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
-# what a cell is -> the flags of nbgrader's metadata, as authoring.py writes them
-FLAGS = {
-    "locked": {"grade": False, "locked": True, "solution": False, "task": False},
-    "solution": {"grade": False, "locked": False, "solution": True, "task": False},
-    "test": {"grade": True, "locked": True, "solution": False, "task": False},
-    "essay": {"grade": True, "locked": False, "solution": True, "task": False},
-}
 OURS = re.compile(r"(ex\d\d)\.(\w+)")  # the ids of this course; another course may have a `check` of its own
 MAX_OUTPUT = 100_000  # characters that are kept of what one cell shows
 CUT = "\n… the rest is cut: one cell may show {:,} characters\n"
@@ -88,7 +78,7 @@ class MendCells(NbGraderPreprocessor):
 def _blank(source: Any, points: float | None, is_answer: bool) -> NotebookNode:
     """A cell as the exercise has it."""
     kind = {(True, True): "essay", (True, False): "test", (False, True): "solution", (False, False): "locked"}
-    flags = {**FLAGS[kind[points is not None, is_answer]], "grade_id": source.name, "schema_version": 3}
+    flags = {**GRADE_FLAGS[kind[points is not None, is_answer]], "grade_id": source.name, "schema_version": 3}
     if points is not None:
         flags["points"] = points
     cell = _new_cell(source.cell_type, source.source)

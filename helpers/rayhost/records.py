@@ -17,7 +17,7 @@ from typing import TextIO
 import psutil
 
 from helpers.rayhost import members
-from helpers.state import read_json, state_dir
+from helpers.state import read_json, state_dir, try_lock
 
 SCRATCH_PREFIX = "ray-course-"
 LOCK, RECORD = "owner.lock", "record.json"  # in a lab's directory
@@ -28,7 +28,7 @@ def end_leftovers() -> list[str]:
     said = []
     for lock in sorted((state_dir() / "labs").glob(f"*/{LOCK}")):
         with contextlib.suppress(FileNotFoundError), lock.open("a") as file:
-            if _try_lock(file):
+            if try_lock(file):
                 said.append(_end_leftover(lock.parent))
     return said
 
@@ -63,19 +63,11 @@ def owners_lock(directory: Path) -> TextIO:
     return file
 
 
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-
-
 def first_free_lock(directory: Path) -> tuple[int, TextIO]:
     """The first number that no other lab on this machine holds, and the file that holds it until it is closed."""
     for number in itertools.count():
         file = (directory / f"slot-{number}.lock").open("a")
-        if _try_lock(file):
+        if try_lock(file):
             return number, file
         file.close()
     raise AssertionError("numbers do not end")

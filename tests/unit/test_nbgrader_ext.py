@@ -108,7 +108,7 @@ def test_ours_are_the_tests_that_ask_for_a_question_of_an_exercise():
 
 
 def test_flags_are_those_that_sources_are_built_with():
-    assert (ext.FLAGS, ext.KERNEL) == (authoring.GRADE_FLAGS, authoring.KERNEL)
+    assert (ext.GRADE_FLAGS, ext.KERNEL) == (authoring.GRADE_FLAGS, authoring.KERNEL)
 
 
 def test_normal_form_does_not_depend_on_who_saved_it():
