@@ -3,14 +3,20 @@
 #   course:
 #     id: "ex01"
 #     title: "Exercise 01: anatomy of a cluster"
-#     minutes: 30
+#     minutes: 35
+#     run_minutes: 2
+#     capabilities: []
+#     rows: []
+#     memory_gib: 2.5
+#     creates: three hosts on this machine, with Ray on each; all of it ends with the cell
 # ---
 
 # %% [markdown] tags=["locked:intro"]
 # # Exercise 01 · Anatomy of a cluster
 #
-# Five questions on lesson 01, about half an hour. No cluster is started. Each question has a cell for your answer, and
-# below it a check that you can run as often as you like: it says what is right so far, and what is not.
+# Five questions on lesson 01, about half an hour. The first has a cell that starts a cluster. Each question has a cell
+# for your answer, and below it a check that you can run as often as you like: it says what is right so far, and what is
+# not.
 # `hint("ex01.q1")` gives a hint, and one more each time.
 #
 # You can hand in what you have at any time: each line of a check counts by itself.
@@ -51,6 +57,26 @@ shape = {
 
 # %% tags=["test:test-q1:7"]
 check("ex01.q1", shape)
+
+# %% [markdown] tags=["locked:ask-q1_run"]
+# ### Start it (4 points)
+#
+# The next cell starts Ray on three hosts as your `shape` says, submits two tasks more of each kind than shall run at
+# once, and shows where they ran. It takes a minute or two, and 2.5 GiB of memory. Run it again after each change.
+#
+# What it saw is kept in `evidence.jsonl`, beside this notebook. Hand that in too: these points rest on it, until a
+# grader starts your shape themselves.
+
+# %% tags=["locked:run-q1"]
+from helpers import Lab
+
+lab = Lab.start("ex01")
+seen = lab.try_out("ex01.q1_run", shape)
+lab.clean_up()
+seen
+
+# %% tags=["test:test-q1_run:4"]
+check("ex01.q1_run", shape)
 
 # %% [markdown] tags=["locked:ask-q2"]
 # ## 2 · Where does it go? (7 points)

@@ -13,11 +13,14 @@ from pathlib import Path
 import psutil
 
 from helpers import doctor, lessons, state, versions
+from helpers.errors import CourseError
+from helpers.grading import evidence
 from helpers.grading.skipped import Skipped, SkippedLab
 from helpers.rayhost.driver import Driver
 from helpers.rayhost.hosts import Host, Hosts
 from helpers.rayhost.leases import lease_requests
 from helpers.rayhost.records import end_leftovers
+from helpers.rayhost.shape import Seen, try_out
 
 GIB = 2**30
 _running: dict[str, Lab] = {}  # the labs of this kernel, by lesson
@@ -41,7 +44,7 @@ class Lab:
         """Begin a lesson: end what an interrupted run of it left, and say what this machine has and what comes.
 
         Args:
-            id: the lesson's number, such as "01".
+            id: the lesson's number, such as "01"; or an exercise, such as "ex01".
 
         The course's root becomes the working directory, so that commands work from wherever the notebook is. While
         nbgrader runs the notebook nothing is done at all, and everything that is asked of the lab says so.
@@ -52,11 +55,12 @@ class Lab:
         if state.is_grading():
             Skipped("Lab.start")()
             return SkippedLab("lab")
-        lesson = lessons.lesson(id)
+        lesson = lessons.exercise(id) if id.startswith("ex") else lessons.lesson(id)
         said = _end_earlier(id)
         log = state.state_dir() / "logs" / f"lesson-{id}.log"
         hosts = Hosts(f"{id}-{os.getpid()}-{time.time_ns() % 10**9}", log=log)
         _started_in[:] = [_notebook_directory()]
+        evidence.keep_in(_started_in[0])
         os.chdir(state.course_root())
         lab = _running[id] = cls(lesson, hosts, _started_in[0])
         print("\n".join([*said, *lab._introduction(log)]))
@@ -69,6 +73,37 @@ class Lab:
     def driver(self, host: Host) -> Driver:
         """A Ray driver on `host`: `driver.run(function, …)` runs a function of this notebook there."""
         return Driver(host)
+
+    def try_out(self, id: str, answer: object) -> Seen | None:
+        """Start what the answer to a live question says, run its tasks, see where, and write that down as evidence.
+
+        Args:
+            id: of the question, such as "ex01.q1_run".
+
+        Returns:
+            What was seen; None if there is nothing to start yet (a sentence says why).
+
+        Raises:
+            CourseError: if there is no such question, or what was seen cannot be kept.
+        """
+        from helpers.grading.check import find_suite, is_unanswered
+
+        suite = find_suite(id)
+        if is_unanswered(answer):
+            print("· not answered yet: nothing is started")
+            return None
+        try:
+            plan = suite.read(answer)
+        except AssertionError as error:
+            print(f"✘ nothing is started: {error}")
+            return None
+        try:
+            seen = try_out(self._hosts, plan)
+        except CourseError as error:
+            print(f"✘ {error}")
+            return None
+        evidence.add(evidence.place(), id, plan, seen)
+        return Seen(plan, seen)
 
     @contextmanager
     def traffic(self, *hosts: Host) -> Iterator[dict[str, dict[str, float]]]:
@@ -111,10 +146,15 @@ class Lab:
         """A path in the directory that the notebook was started in."""
         return self._started_in.joinpath(*parts)
 
+    @property
+    def _is_exercise(self) -> bool:
+        return self.lesson.id.startswith("ex")
+
     def clean_up(self) -> None:
         """End all that this lab started, and say where your checks stand. May be called again."""
         print(self._close())
-        print(_checks_of(self.lesson.id))
+        if not self._is_exercise:  # its checks stand beside their answers
+            print(_checks_of(self.lesson.id))
 
     def _close(self) -> str:
         if self._hosts.closed:
@@ -134,14 +174,17 @@ class Lab:
         kind = "separate hosts (Linux namespaces)" if self.separate else self._shared()
         cpus = f"{os.cpu_count()} CPUs, {psutil.cpu_percent(interval=0.1):.0f} % busy"
         return [
-            f"Lesson {self.lesson.id} · {self.lesson.title} · about {self.lesson.minutes:g} minutes,"
-            f" {self.lesson.run_minutes:g} of them to run",
+            f"{self._name()} · about {self.lesson.minutes:g} minutes, {self.lesson.run_minutes:g} of them to run",
             f"Backend  plain Ray {versions.RAY} on Python {platform.python_version()}, token auth on; {kind}",
             f"Machine  {cpus}; {free:.1f} of {all_:.1f} GiB memory free,"
             f" this lesson asks for {self.lesson.memory_gib:g}{enough}",
             f"Creates  {self.lesson.creates}",
             f"Log      {log}; working directory: {Path.cwd()}",
         ]
+
+    def _name(self) -> str:
+        # an exercise has its number in its title
+        return self.lesson.title if self._is_exercise else f"Lesson {self.lesson.id} · {self.lesson.title}"
 
     def _shared(self) -> str:
         return f"hosts share this machine, on shifted ports, because {self._hosts.why_shared}"

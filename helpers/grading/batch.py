@@ -22,7 +22,7 @@ import sqlite3
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.grading import nbgrader_ext, sandbox
+from helpers.grading import evidence, nbgrader_ext, sandbox
+from helpers.grading.check import all_suites
 from helpers.state import course_root
 
 EXERCISE = re.compile(r"ex\d\d")
@@ -135,7 +136,18 @@ def make_release(exercise: str, folder: Path) -> list[Path]:
     return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
-def grade(exercise: str, submissions: Path, *, roster: Path | None = None, trust: bool = False) -> Result:
+Live = Callable[[evidence.Plan], Mapping[str, Any]]
+
+
+def grade(
+    exercise: str,
+    submissions: Path,
+    *,
+    roster: Path | None = None,
+    trust: bool = False,
+    live: Live | None = None,
+    on_row: Callable[[Row, int, int], None] = lambda row, number, count: None,
+) -> Result:
     """Grade every submission of an exercise, and write gradebook, graded notebooks and feedback below `grading/`.
 
     Args:
@@ -143,6 +155,9 @@ def grade(exercise: str, submissions: Path, *, roster: Path | None = None, trust
         submissions: one folder a student, in it `exNN/exNN.ipynb` and what else was handed in.
         roster: a text file with one student a line, so that who handed in nothing is in the table too.
         trust: run submissions without a sandbox.
+        live: starts the answer to a live question on hosts of the grader's own, and says what it saw. It raises
+            AssertionError if the answer does not come up. Without it, what learners report of their own runs counts.
+        on_row: called after each submission, with its row, its number from 1, and how many there are.
 
     Raises:
         CourseError: nothing was graded; it says why.
@@ -161,21 +176,27 @@ def grade(exercise: str, submissions: Path, *, roster: Path | None = None, trust
     with _disk_errors(), _alone(grading), _workdir(grading) as work:
         before = _stamp(grading / "gradebook.db")
         _copy_gradebook(grading / "gradebook.db", work / "gradebook.db")
-        config = _config(work, trust=trust)
+        config = _config(work, trust=trust, live=live)
         marks = _take_out(work, exercise, students, grading / "autograded")
         _generate(config, exercise)
-        rows = tuple(
-            _grade_one(config, work, exercise, student, submissions / student / exercise, marks.get(student, {}))
-            for student in students
-        )
-        result = Result(exercise, rows)
+        rows = []
+        for number, student in enumerate(students, 1):
+            source = submissions / student / exercise
+            rows.append(_grade_one(config, work, exercise, student, source, marks.get(student, {})))
+            on_row(rows[-1], number, len(students))
+        result = Result(exercise, tuple(rows))
         result.write_csv(work / f"{exercise}.csv")
         _take_places(work, grading, exercise, students, before)
     return result
 
 
-def grade_notebook(notebook: Path, exercise: str, *, trust: bool = False) -> tuple[Row, str]:
-    """Grade one notebook as an instructor would; nothing of it is kept.
+def is_live(exercise: str) -> bool:
+    """Whether an exercise has a question that is judged on a run."""
+    return any(suite.live for id, suite in all_suites().items() if id.startswith(f"{exercise}."))
+
+
+def grade_notebook(notebook: Path, exercise: str, *, trust: bool = False, live: Live | None = None) -> tuple[Row, str]:
+    """Grade one notebook as an instructor would; nothing of it is kept. The arguments are as in `grade`.
 
     Returns:
         The row, and the feedback as text: what each test said.
@@ -191,7 +212,7 @@ def grade_notebook(notebook: Path, exercise: str, *, trust: bool = False) -> tup
     with _disk_errors(), tempfile.TemporaryDirectory(prefix="ray-course-check-") as folder:
         work = Path(folder)
         _new_gradebook(work / "gradebook.db")
-        config = _config(work, trust=trust)
+        config = _config(work, trust=trust, live=live)
         _generate(config, exercise)
         row = _grade_one(config, work, exercise, ALONE, notebook.parent, {}, notebook)
         graded = work / "autograded" / ALONE / exercise / f"{exercise}.ipynb"
@@ -391,9 +412,14 @@ def _row(work: Path, exercise: str, student: str, remarks: list[str], graded: bo
 
 
 def _said_by(graded: Path) -> list[str]:
-    """Why a notebook stopped, if it did."""
-    ended = _read_notebook(graded).metadata["grading"]["ended"]
-    return [f"It did not run to its end: {ended}."] if ended else []
+    """Why a notebook stopped, if it did; how many of its points nobody else has seen; why it did not come up."""
+    grading = _read_notebook(graded).metadata["grading"]
+    said = [f"It did not run to its end: {grading['ended']}."] if grading["ended"] else []
+    if grading["self_reported"]:
+        said.append(f"Self-reported: {grading['self_reported']:g} points.")
+    if grading["not_up"]:
+        said.append(f"Live: {grading['not_up']}")
+    return said
 
 
 def _feedback_text(graded: Path) -> str:
@@ -430,7 +456,7 @@ class _Log(logging.Logger):
         self.caught = sys.exc_info()[1] or self.caught
 
 
-def _config(work: Path, trust: bool = False) -> Any:
+def _config(work: Path, trust: bool = False, live: Live | None = None) -> Any:
     """nbgrader_config.py, with all places inside the working folder."""
     from traitlets.config import PyFileConfigLoader
 
@@ -440,7 +466,7 @@ def _config(work: Path, trust: bool = False) -> Any:
     for step in ("release", "submitted", "autograded", "feedback"):
         config.CourseDirectory[f"{step}_directory"] = str(work / step)
     config.CourseDirectory.db_url = f"sqlite:///{work / 'gradebook.db'}"
-    config.RobustExecute.trust = trust
+    config.RobustExecute.trust, config.RobustExecute.live = trust, live
     return config
 
 

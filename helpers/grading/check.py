@@ -18,7 +18,7 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -26,10 +26,12 @@ from typing import Any
 
 from helpers import state
 from helpers.errors import CourseError
+from helpers.grading import evidence
 from helpers.text import as_html
 
 _ID = re.compile(r"(ex\d\d|\d\d)\.([a-z]\w*)")
 IN_SANDBOX = "COURSE_SANDBOX"  # set where a submission runs: the questions are not there
+NOT_ANSWERED, NOT_RUN = "not answered yet", "not run yet"
 _STUBS = ("", "...", "…", "?")
 _HELPERS = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -68,6 +70,8 @@ class Suite:
             cannot, such as "this wants a number, you gave a str". See `number`, `one_of`, `names_of`, `fill_in`.
         hints: three, from a nudge to nearly there.
         explanation: shown once the answer is full.
+        live: of a question that is judged on a run. Its `read` gives the plan of that run, and `live` turns what was
+            seen of it into what the cases judge. It raises AssertionError with one sentence for what no run could see.
 
     Example:
         >>> port = Suite(number, ("Read the log.", "Four digits.", "It begins with 8."), "8265 serves HTTP.")
@@ -83,6 +87,7 @@ class Suite:
     hints: tuple[str, str, str]
     explanation: str
     cases: list[Case] = field(default_factory=list)
+    live: Callable[[evidence.Sighting], Any] | None = None
 
     @property
     def points(self) -> float:
@@ -100,16 +105,23 @@ class Suite:
 
 @dataclass(frozen=True)
 class Row:
-    """What one case said: `state` is "pass", "not yet" or "not answered yet"."""
+    """What one case said.
+
+    Attributes:
+        state: "pass", "not yet", "not answered yet", or "not run yet" (of a question that is judged on a run).
+        by: who saw what the case judged, of such a question: "self-reported" or "verified"; empty otherwise.
+    """
 
     name: str
     points: float
     state: str
     message: str = ""
+    by: str = ""
 
     def __str__(self) -> str:
         symbol = {"pass": "✔", "not yet": "✘"}.get(self.state, "·")
-        return f"{symbol} {self.state} · {self.name}" + (f": {self.message}" if self.message else "")
+        said = f": {self.message}" if self.message else ""
+        return f"{symbol} {self.state}{f' ({self.by})' if self.by else ''} · {self.name}{said}"
 
 
 class Report(float):
@@ -139,12 +151,19 @@ class Report(float):
 
     @property
     def is_answered(self) -> bool:
-        return any(row.state != "not answered yet" for row in self.rows)
+        return any(row.state not in (NOT_ANSWERED, NOT_RUN) for row in self.rows)
+
+    @property
+    def self_reported(self) -> float:
+        """How many of its points rest on what the learner's own run has written down."""
+        return round(
+            sum(row.points for row in self.rows if row.state == "pass" and row.by == evidence.SELF_REPORTED), 6
+        )
 
     @property
     def title(self) -> str:
         score = f"{float(self):g}/{self.points:g} points"
-        score = score if self.is_answered else f"not answered yet ({score})"
+        score = score if self.is_answered else f"{self.rows[0].state} ({score})"
         return f"{self.id}: {score}" if self.id else score
 
     def __str__(self) -> str:
@@ -201,14 +220,23 @@ def check(id: str, answer: Any = ...) -> Report | None:
     return report
 
 
-def judge(id: str, answer: Any, variations: Variations = types.MappingProxyType({})) -> Report:
+def judge(
+    id: str,
+    answer: Any,
+    variations: Variations = types.MappingProxyType({}),
+    witness: evidence.Witness | None = None,
+) -> Report:
     """The report on an answer as it is shown: `run`, with the id for a title, and a footer.
+
+    Args:
+        witness: where a question that is judged on a run finds what was seen; left away, in the learner's own file.
 
     Raises:
         CourseError: if there is no such question.
     """
     suite = find_suite(id)
-    report = run(suite, answer, variations)
+    see = witness or evidence.in_file(evidence.place())
+    report = run(suite, answer, variations, lambda plan: see(id, plan))
     return Report(report.rows, id, suite.explanation if report.is_full else f'Hint: run hint("{id}")')
 
 
@@ -261,22 +289,44 @@ def all_suites() -> dict[str, Suite]:
     }
 
 
-def run(suite: Suite, answer: Any, variations: Variations = types.MappingProxyType({})) -> Report:
+def run(
+    suite: Suite,
+    answer: Any,
+    variations: Variations = types.MappingProxyType({}),
+    see: Callable[[evidence.Plan], evidence.Sighting] | None = None,
+) -> Report:
     """Judge an answer by a suite. Nothing is recorded, and nothing raised: what went wrong is in the report.
 
     Args:
+        see: of a question that is judged on a run: gives what was seen of the answer's plan. See `evidence.Witness`.
+
+    Raises:
+        CourseError: only by `see`, if the machine is at fault.
         variations: more tests by the name of their case, which then passes only if they pass too. They are a grader's:
             of one that fails no more is told than that.
     """
     # a warning from the learner's code belongs to the output; on stderr it would be zero points in nbgrader
     with contextlib.redirect_stderr(sys.stdout):
         if is_unanswered(answer):
-            return _same_for_all(suite, "not answered yet")
+            return _same_for_all(suite, NOT_ANSWERED)
         try:
             read = suite.read(answer)
         except (Exception, SystemExit) as error:
             return _same_for_all(suite, "not yet", _message_of(error, suite.read))
+        if suite.live:
+            return _run_live(suite, see, read)
         return Report(tuple(_judge(case, read, variations.get(case.name)) for case in suite.cases))
+
+
+def _run_live(suite: Suite, see: Callable[[evidence.Plan], evidence.Sighting], plan: evidence.Plan) -> Report:
+    try:
+        sighting = see(plan)
+        seen = suite.live(sighting)
+    except evidence.NotRunYet as nothing:
+        return _same_for_all(suite, NOT_RUN, str(nothing))
+    except AssertionError as error:
+        return _same_for_all(suite, "not yet", str(error))
+    return Report(tuple(replace(_judge(case, seen, None), by=sighting.by) for case in suite.cases))
 
 
 def is_unanswered(answer: Any) -> bool:
@@ -381,7 +431,7 @@ def _judge(case: Case, answer: Any, vary: Callable[[Any], None] | None) -> Row:
     try:
         case.test(answer)
     except NotImplementedError:
-        return Row(case.name, case.points, "not answered yet")
+        return Row(case.name, case.points, NOT_ANSWERED)
     except (Exception, SystemExit) as error:
         return Row(case.name, case.points, "not yet", _wrong_path(case, answer) or _message_of(error, case.test))
     if vary and not _holds(vary, answer):

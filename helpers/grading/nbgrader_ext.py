@@ -22,10 +22,11 @@ from nbformat.notebooknode import NotebookNode
 from nbgrader import utils
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from traitlets import Any as Any_
 from traitlets import Bool, Instance, Integer, List
 
 from helpers.errors import CourseError
-from helpers.grading import hidden, remote, sandbox
+from helpers.grading import evidence, hidden, remote, sandbox
 from helpers.grading.check import Report, find_suite, judge
 from helpers.notebook import GRADE_FLAGS, KERNEL
 
@@ -43,7 +44,9 @@ class NormalizeNotebook(NbGraderPreprocessor):
     """The same bytes whoever saved the source last: no times, no Python version, cell ids that stay."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> Result:
-        nb.metadata = v4.new_notebook(metadata=KERNEL).metadata
+        # `Lab.start` reads what the exercise says of itself, and a learner's copy of the course has no solutions
+        header = {"course": nb.metadata["course"]} if "course" in nb.metadata else {}
+        nb.metadata = v4.new_notebook(metadata=KERNEL | header).metadata
         nb.nbformat, nb.nbformat_minor = 4, 5
         for index, cell in enumerate(nb.cells):
             name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -206,6 +209,9 @@ class RobustExecute(Execute):
     iopub_timeout = Integer(4).tag(config=True)
     raise_on_iopub_timeout = Bool(False).tag(config=True)  # a flood of output is late, and no reason to stop
     trust = Bool(False, help="run without a sandbox").tag(config=True)
+    live = Any_(None, allow_none=True, help="starts a plan on hosts of the grader's own, and says what it saw").tag(
+        config=True
+    )
     limits = Instance(sandbox.Limits, ())
     extra_arguments = List(["--HistoryManager.enabled=False"]).tag(config=True)
 
@@ -215,10 +221,14 @@ class RobustExecute(Execute):
         self._hidden = hidden.load(self._exercise) if any(map(is_ours, nb.cells)) else {}
         self._ended = ""
         self._deadline = time.monotonic() + self.notebook_timeout
-        self._shown = 0
+        self._shown, self._self_reported, self._not_up = 0, 0.0, ""
         self.shutdown_kernel = "immediate"
         nb, resources = super().preprocess(nb, resources, km)
-        nb.metadata["grading"] = {"ended": self._ended}
+        nb.metadata["grading"] = {
+            "ended": self._ended,
+            "self_reported": self._self_reported,
+            "not_up": self._not_up,
+        }
         return nb, resources
 
     def create_kernel_manager(self) -> Any:
@@ -309,11 +319,29 @@ class RobustExecute(Execute):
             answer = remote.fetch(asked.name, kernel)
             question = asked.id.partition(".")[2]
             tests = hidden.variations(self._hidden, self._exercise, question, self._student)
-            report = judge(asked.id, answer, tests)
+            report = judge(asked.id, answer, tests, self._witness())
         except remote.Gone as gone:
             cell.outputs = [error("NoAnswer", str(gone))]
             return
+        self._self_reported += report.self_reported
         cell.outputs = [_output_of(report)]
+
+    def _witness(self) -> evidence.Witness:
+        """Who says what a live question's answer does: the learner's file, or hosts of the grader's own."""
+        if self.live is None:
+            return evidence.in_file(Path(self.resources["metadata"]["path"]) / evidence.NAME)
+
+        def run(plan: evidence.Plan) -> Any:
+            start = time.monotonic()
+            try:
+                return self.live(plan)
+            except AssertionError as why:
+                self._not_up = str(why)
+                raise
+            finally:
+                self._deadline += time.monotonic() - start  # it is not the notebook that takes so long
+
+        return evidence.by_running(run)
 
     def _ask(self, code: str, key: str, index: int, deadline: float) -> str | None:
         """Run the exporter in the kernel; returns the text that it published under the key."""

@@ -83,8 +83,11 @@ def release(exercise: str) -> Released:
         ) from None
 
 
-def check(exercise: str) -> Checked:
+def check(exercise: str, live: batch.Live | None = None) -> Checked:
     """Grade the learner's own notebook as an instructor would. Nothing is sent or kept.
+
+    Args:
+        live: as in `batch.grade`.
 
     Without a sandbox on this machine it runs all the same: it is the learner's own code, which has run here before.
 
@@ -99,7 +102,7 @@ def check(exercise: str) -> Checked:
         )
     saved = datetime.fromtimestamp(notebook.stat().st_mtime) if notebook.is_file() else datetime.now()
     why = sandbox.missing()
-    row, feedback = batch.grade_notebook(notebook, exercise, trust=bool(why))
+    row, feedback = batch.grade_notebook(notebook, exercise, trust=bool(why), live=live)
     return Checked(notebook, saved, row, feedback, why)
 
 

@@ -42,8 +42,9 @@ def _end_leftover(directory: Path) -> str:
     if os.path.basename(scratch).startswith(SCRATCH_PREFIX):
         shutil.rmtree(scratch, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
+    lesson = directory.name.partition("-")[0]
     left = f"processes of it that were ended now: {ended}" if ended else "nothing of it was running any more"
-    return f"An earlier run of lesson {directory.name[:2]} ended without clean_up, with its notebook: {left}."
+    return f"An earlier run of lesson {lesson} ended without clean_up, with its notebook: {left}."
 
 
 def _keeper_of(directory: Path, pid: int | None) -> list[psutil.Process]:

@@ -34,7 +34,9 @@ def server() -> Iterator[tuple[Path, str]]:
     """
     with new_home("browser-home") as home, orphans_adopted(), pytest.MonkeyPatch.context() as patch:
         course_copy = home / "course"
-        shutil.copytree(ROOT, course_copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        shutil.copytree(
+            ROOT, course_copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "evidence.jsonl")
+        )
         shutil.rmtree(course_copy / "grading", ignore_errors=True)  # another class's
         patch.setenv("PYTHONPATH", str(course_copy))
         with socket.socket() as probe:

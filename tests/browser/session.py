@@ -81,13 +81,13 @@ class Session:
             self.page.wait_for_timeout(50)
         raise AssertionError(f"no cell with {source!r}")
 
-    def run(self, source: str) -> Locator:
+    def run(self, source: str, within_s: float = 60) -> Locator:
         """Run one cell as a learner does; returns it when its number is there."""
         cell = self.cell(source)
         cell.locator(".cm-content").click()
         expect(cell.locator(".cm-content")).to_be_focused()
         self.page.keyboard.press("Control+Enter")
-        expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"), timeout=60_000)
+        expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"), timeout=within_s * 1000)
         return cell
 
     def output(self, source: str) -> Locator:

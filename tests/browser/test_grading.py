@@ -20,6 +20,7 @@ from tests.browser.session import CHROMIUM, ROOT, SHOTS, Session
 
 EXERCISE = "ex01"
 VALIDATED_WITHIN_S = 90
+STARTED_WITHIN_S = 400
 GRADED_WITHIN_S = 120
 SAVED_WITHIN_S = 20
 MARK, REMARK = 3, "Which process would you look at first?"
@@ -89,17 +90,29 @@ def test_mended_it_is_full(exercise: Session) -> None:
 def test_validate_says_what_is_not_full_and_then_that_all_is_well(exercise: Session) -> None:
     said = press_validate(exercise)
     expect(said).to_contain_text("You did not provide a response.", timeout=VALIDATED_WITHIN_S * 1000)
-    expect(said.get_by_text("The following cell failed:")).to_have_count(4)  # of five questions
+    expect(said.get_by_text("The following cell failed:")).to_have_count(5)  # all but the open answer and q4
     expect(said).to_contain_text("ex01.q1: not answered yet (0/7 points)")
     close(exercise, "ex01-validate-failed")
     for name, place in (("q1", "shape = {"), ("q2", "places = {"), ("q3", "fates = {")):
         write(exercise, exercise.cell(place), solution(name))
+    started(exercise)
     essay = exercise.notebook.locator(".jp-MarkdownCell").filter(has_text="YOUR ANSWER HERE")
     essay.dblclick()
     write(exercise, essay, ESSAY)
     said = press_validate(exercise)
     expect(said).to_contain_text("Success! Your notebook passes all the tests.", timeout=VALIDATED_WITHIN_S * 1000)
     close(exercise, "ex01-validate-passed")
+
+
+def started(learner: Session) -> None:
+    """Start the shape of question 1, and see that what it did counts."""
+    learner.run("shape = {")
+    table = learner.run("lab.try_out(", within_s=STARTED_WITHIN_S).locator(".jp-OutputArea table")
+    expect(table.get_by_role("row").filter(has_text="decode")).to_contain_text("4 on disk-1")
+    learner.shoot("ex01-started", table)
+    told = learner.run('check("ex01.q1_run"').locator(".jp-OutputArea")
+    expect(told).to_contain_text("ex01.q1_run: 4/4 points")
+    expect(told.get_by_role("listitem").filter(has_text="self-reported")).to_have_count(4)
 
 
 def press_validate(learner: Session) -> Locator:
@@ -145,7 +158,8 @@ def course(learner: Session) -> Path:
         if notebook:
             nbformat.write(notebook, folder / name)
         else:
-            shutil.copy(course / "exercises" / EXERCISE / name, folder)
+            for file in (name, "evidence.jsonl"):
+                shutil.copy(course / "exercises" / EXERCISE / file, folder)
     command = [sys.executable, "-c", GRADE]
     table = subprocess.run(command, cwd=course, capture_output=True, text=True, timeout=GRADED_WITHIN_S)
     assert table.returncode == 0, table.stderr
@@ -166,7 +180,7 @@ def test_an_open_answer_is_marked_by_hand(learner: Session, course: Path, formgr
     formgrader.locator("tbody").get_by_role("link", name=EXERCISE).click()
     expect(formgrader.locator(".breadcrumb .active")).to_have_text(EXERCISE)
     formgrader.locator("tbody").get_by_role("link", name=EXERCISE).click()
-    anns = formgrader.get_by_role("row").filter(has_text="29 / 33")
+    anns = formgrader.get_by_role("row").filter(has_text="33 / 37")
     expect(anns.locator(".glyphicon-ok")).to_have_count(1)  # needs a manual grade, and no test failed
     anns.get_by_role("link").click()
     essay = formgrader.locator(".nbgrader_cell").filter(has_text=ESSAY)
@@ -205,9 +219,9 @@ def test_feedback_shows_the_mark_and_nothing_that_is_hidden(
     expect(made).to_be_visible(timeout=GRADED_WITHIN_S * 1000)
     learner.shoot("formgrader-feedback-made", made)
     ann, ben = (shown(learner, student) for student in ("ann", "ben"))
-    assert REMARK in ann and f"Score: {29 + MARK}.0 / 33.0" in ann
+    assert REMARK in ann and f"Score: {33 + MARK}.0 / 37.0" in ann and "pass (self-reported)" in ann
     assert "Traceback" not in ann, "her notebook ran as it did at home, with `helpers` in the sandbox"
-    assert "ex01.q1: not answered yet" in ben and "Score: 0.0 / 33.0" in ben
+    assert "ex01.q1: not answered yet" in ben and "Score: 0.0 / 37.0" in ben
     assert set(lines_of(solution("q2"))) <= set(lines_of(ann)), "what ann wrote is there to be found"
     for line in secrets():
         assert line not in ben and (line in ann) == (line in written_by_ann()), line

@@ -13,8 +13,11 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from helpers.grading import evidence
 from helpers.grading.batch import make_release
 from helpers.grading.check import CheckFailed, Report, Suite, all_suites
+from helpers.grading.skipped import SkippedLab
+from helpers.lab import Lab
 from helpers.state import course_root
 from tests.contract import rules
 
@@ -81,15 +84,23 @@ def every_question_is_asked_once(solution: NotebookNode, release: NotebookNode, 
 
 
 def every_question_is_text_answer_test(solution: NotebookNode, release: NotebookNode, exercise: str) -> list[str]:
-    """Before each test stands its answer, which gives the tested name a value, and before that the question."""
-    wrong = []
+    """Before each test stands its answer, which gives the tested name a value, and before that the question.
+
+    In place of an answer a live question has the cell that starts the answer to an earlier one.
+    """
+    wrong, named, suites = [], set(), suites_of(exercise)
     for place, cell in enumerate(release.cells):
         match = CHECK.fullmatch(cell.source)
         if not match:
             continue
         text, answer = release.cells[place - 2 : place]
         flags = answer.metadata.get("nbgrader", {})
-        if not flags.get("solution") or match[3] not in assigned(answer.source):
+        named |= assigned(answer.source) if flags.get("solution") else set()
+        if match[2] in suites and suites[match[2]].live:
+            started = f'lab.try_out("{exercise}.{match[2]}", {match[3]})'
+            if not flags.get("locked") or started not in answer.source or match[3] not in named:
+                wrong.append(f"the cell before {cell.source} is not a locked one with {started}")
+        elif not flags.get("solution") or match[3] not in assigned(answer.source):
             wrong.append(f"the cell before {cell.source} does not give {match[3]} a value")
         is_locked = text.metadata.get("nbgrader", {}).get("locked")
         if text.cell_type != "markdown" or not is_locked or f"`{match[3]}" not in text.source:
@@ -123,7 +134,7 @@ def rest_is_locked(solution: NotebookNode, release: NotebookNode, exercise: str)
 
 
 def release_is_clean(solution: NotebookNode, release: NotebookNode, exercise: str) -> list[str]:
-    wrong = [f"the notebook says {key}" for key in release.metadata if key not in ("kernelspec", "language_info")]
+    wrong = [f"the notebook says {key}" for key in release.metadata if key not in ("kernelspec", "language_info", "course")]
     for cell in release.cells:
         if cell.get("outputs") or cell.get("execution_count"):
             wrong.append(f"a cell was run: {cell.source}")
@@ -225,6 +236,16 @@ def name_without_value(solution, release):
 
 
 @spoil(every_question_is_text_answer_test)
+def nothing_is_started(solution, release):
+    at(release, "run-q1").source = at(release, "run-q1").source.replace("lab.try_out", "print")
+
+
+@spoil(every_question_is_text_answer_test)
+def started_in_a_cell_that_can_be_edited(solution, release):
+    at(release, "run-q1").metadata.nbgrader.locked = False
+
+
+@spoil(every_question_is_text_answer_test)
 def name_not_asked_for(solution, release):
     at(release, "ask-q1").source = "Give a shape (7 points)."
 
@@ -308,16 +329,17 @@ def test_release_is_in_step(exercise, tmp_path):
 
 
 def names_in(folder: Path) -> list[str]:
-    """What is released, without what JupyterLab keeps for itself and what `course reset` has kept of a learner."""
+    """What is released, without what JupyterLab, `course reset` and a learner's own runs have left there."""
     names = (path.name for path in folder.iterdir())
-    return sorted(name for name in names if name != ".ipynb_checkpoints" and ".kept-" not in name)
+    left = (".ipynb_checkpoints", evidence.NAME)
+    return sorted(name for name in names if name not in left and ".kept-" not in name)
 
 
 # ---- run
 
 
 def run_all(nb: NotebookNode) -> dict[str, Report]:
-    """Run all cells in this process; returns what each test cell showed."""
+    """Run all cells in this process; returns what each test cell showed. No cluster is started: see tests/live."""
     names: dict = {"__name__": "__main__"}
     reports = {}
     for cell in nb.cells:
@@ -332,6 +354,9 @@ def run_all(nb: NotebookNode) -> dict[str, Report]:
 def learner(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
+    monkeypatch.setattr(Lab, "start", lambda id: SkippedLab("lab"))
+    monkeypatch.setattr("builtins.display", print, raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -345,7 +370,10 @@ def test_untouched_release_has_no_points_and_no_errors(exercise, learner):
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_solution_is_full(exercise, learner):
     reports = run_all(solution_of(exercise))
-    assert len(reports) == len(suites_of(exercise)) and all(report.is_full for report in reports.values()), reports
+    assert len(reports) == len(suites_of(exercise))
+    for report in reports.values():
+        is_live = suites_of(exercise)[report.id.partition(".")[2]].live
+        assert report.is_full or (is_live and {row.state for row in report.rows} == {"not run yet"}), str(report)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -376,4 +404,5 @@ def test_kernels_see_what_this_process_sees(exercise, learner, tmp_path):
     client.execute(env=os.environ | {"NBGRADER_EXECUTION": "autograde"})
     for cell in checks_in(solution):
         score, full = utils.determine_grade(cell)
-        assert score == full == cell.metadata.nbgrader.points
+        was_run = not suites_of(exercise)[CHECK.fullmatch(cell.source)[2]].live
+        assert full == cell.metadata.nbgrader.points and score == (full if was_run else 0)

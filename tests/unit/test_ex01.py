@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import math
 import random
 import re
@@ -13,12 +14,14 @@ import nbformat
 import pytest
 
 from helpers.authoring import read_source
+from helpers.grading import evidence
 from helpers.grading.check import find_suite, run
 from helpers.grading.suites import ex01
 from helpers.state import course_root
 
 ROOT = course_root()
 QUESTIONS = ("q1", "q2", "q3", "q4")
+LIVE = "q1_run"
 SEEDS = 200
 
 
@@ -368,6 +371,142 @@ def test_the_classical_mistake_of_q4():
     assert "cannot serve one task together" in rows[0].message
 
 
+# ---- the run of question 1
+
+
+def run_of(plan: dict) -> dict:
+    """What a run of a plan sees, by the rules of placement. tests/live/test_shape.py has what Ray does."""
+    offers = {host: ex01.Offer(**offer) for host, offer in plan["hosts"].items()}
+    return {
+        "ray": "2.60.0",
+        "seconds": 60.5,
+        "ray_nodes": {host: {"id": f"id-of-{host}", **offer} for host, offer in plan["hosts"].items()},
+        "ran": {name: placed(offers, task) for name, task in plan["tasks"].items()},
+    }
+
+
+def placed(offers: dict, task: dict) -> list[dict[str, str]]:
+    """Tasks spread over all that have room, up to as many as were submitted."""
+    ask = ex01.Ask(task["resources"], task["labels"])
+    fitting = [host for host, offer in offers.items() if ex01.fits(offer, ask)]
+    room = {host: 99 if not any(ask.resources.values()) else ex01.at_once(offers[host], ask) for host in fitting}
+    in_turn = [host for turn in range(99) for host in fitting if turn < room[host]]
+    return [{"host": host, "ray_node": f"id-of-{host}"} for host in in_turn[: task["submitted"]]]
+
+
+def as_run(shape, change=lambda seen: None, by=evidence.SELF_REPORTED):
+    def see(plan):
+        seen = json.loads(json.dumps(run_of(plan)))
+        change(seen)
+        return evidence.Sighting(plan, seen, by)
+
+    return run(suite(LIVE), shape, see=see)
+
+
+@pytest.mark.parametrize("by", [evidence.SELF_REPORTED, evidence.VERIFIED])
+@pytest.mark.parametrize("shape", RIGHT["q1"])
+def test_a_run_of_a_right_shape_is_full(shape, by):
+    report = as_run(shape, by=by)
+    assert report.is_full and report.points == 4, str(report)
+    assert {row.by for row in report.rows} == {by}
+    assert report.self_reported == (4 if by == evidence.SELF_REPORTED else 0)
+    assert f"✔ pass ({by}) · `serve`" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [(("serve", "serve", "train", "train", "decode", "decode", "watch")[p], s) for p, s in MUTANTS["q1"]],
+)
+def test_a_run_of_each_wrong_shape_misses_its_task_only(task, shape):
+    rows = as_run(shape).rows
+    assert [row.name.split("`")[1] for row in rows if row.state != "pass"] == [task]
+    [message] = [row.message for row in rows if row.message]
+    assert not given_away("q1", 0, message) and ("ran at once: " in message or message == "none of them ran")
+
+
+def test_every_case_of_the_run_has_a_mutant():
+    assert len(suite(LIVE).cases) == 4 and {position for position, _ in MUTANTS["q1"]} == set(range(7))
+
+
+def test_not_run_yet_and_not_answered_yet():
+    def see(plan):
+        raise evidence.NotRunYet("")
+
+    report = run(suite(LIVE), SHAPE, see=see)
+    assert report == 0 and {row.state for row in report.rows} == {"not run yet"} and not report.is_answered
+    assert report.title == "not run yet (0/4 points)"
+    for answer in (STUBS["q1"], None, ...):
+        assert {row.state for row in run(suite(LIVE), answer, see=see).rows} == {"not answered yet"}
+
+
+def move(task, host):
+    return lambda seen: seen["ran"][task][0].update(host=host)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda seen: seen.pop("ran"), "is not what a run writes down"),
+        (lambda seen: seen.update(ran=7), "is not what a run writes down"),
+        (lambda seen: seen.update(ray=2.6), "is not what a run writes down"),
+        (lambda seen: seen.update(seconds=-1), "is not what a run writes down"),
+        (lambda seen: seen["ray_nodes"].update(head="up"), "is not what a run writes down"),
+        (lambda seen: seen["ray_nodes"]["head"].update(id=["x"]), "is not what a run writes down"),
+        (lambda seen: seen["ray_nodes"]["head"].update(id="id-of-gpu-1"), "is not what a run writes down"),
+        (lambda seen: seen["ran"]["serve"][0].pop("host"), "is not what a run writes down"),
+        (lambda seen: seen["ray_nodes"].pop("disk-1"), "Ray did not come up on disk-1"),
+        (lambda seen: seen["ray_nodes"]["gpu-1"]["resources"].update(GPU=9), "does not fit the shape"),
+        (lambda seen: seen["ray_nodes"]["head"]["labels"].clear(), "does not fit the shape"),
+        (lambda seen: seen["ray_nodes"].update(extra={"id": "e", "resources": {}, "labels": {}}), "does not fit"),
+        (move("serve", "head"), "does not fit the shape"),
+        (move("serve", "moon"), "does not fit the shape"),
+        (lambda seen: seen["ran"].pop("train"), "says nothing of `train`"),
+    ],
+)
+def test_what_no_run_can_have_seen(change, said):
+    report = as_run(SHAPE, change)
+    assert report == 0 and {row.state for row in report.rows} == {"not yet"}
+    assert said in report.rows[0].message and "raised" not in report.rows[0].message
+
+
+@pytest.mark.parametrize("junk", [None, [], {}, 3, {"ray": "2"}, {"ray_nodes": [], "ran": []}])
+def test_junk_for_a_run(junk):
+    report = run(suite(LIVE), SHAPE, see=lambda plan: evidence.Sighting(plan, junk, evidence.SELF_REPORTED))
+    assert report == 0 and "is not what a run writes down" in report.rows[0].message
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"gpu-1": {"num_cpus": 2, "num_gpus": 10**9}}, "gpu-1: GPU is 1e+09, and here no more than 32"),
+        ({"disk-1": {"resources": {"fast_disk": 1, "$(reboot)": 1}}}, "disk-1: '$(reboot)' is no name of a resource"),
+        ({"head": {"labels": '{"tier": "control,zone=a"}'}}, "head: Ray refuses 'control,zone=a' in a label"),
+        ({"head": {"labels": '{"tier": 3}'}}, "head: Ray refuses 3 in a label"),
+        ({"head": {"labels": {f"l{n}": "x" for n in range(40)}}}, "head: it declares 4"),
+        ({"gpu-1": None}, "nothing is said of gpu-1 yet"),
+    ],
+)
+def test_a_shape_that_is_not_started(new, said):
+    report = run(suite(LIVE), SHAPE | new, see=None)
+    assert report == 0 and report.rows[0].message.startswith(said), str(report)
+
+
+def test_two_ways_to_write_a_shape_are_one_plan():
+    assert suite(LIVE).read(SHAPE) == suite(LIVE).read(
+        {
+            "head": {"labels": {"tier": "control"}, "num_cpus": 0},
+            "gpu-1": {"num_gpus": 2, "num_cpus": 2},
+            "disk-1": {"num_cpus": 4, "resources": {"fast_disk": 1}},
+        }
+    )
+
+
+def test_nothing_that_is_typed_reaches_a_shell():
+    evil = "X=$(reboot) ray start --head --num-cpus=0 --labels=tier=control --node-name='$(reboot)'"
+    plan = suite(LIVE).read(SHAPE | {"head": evil})
+    assert "reboot" not in str(plan) and plan == suite(LIVE).read(SHAPE)
+
+
 # ---- answers that cannot be read, or are not there
 
 STUBS = {
@@ -522,7 +661,7 @@ def test_the_names_in_the_question_and_its_stub(question, names):
 
 
 def test_points_in_the_text_and_in_the_suite():
-    for question in QUESTIONS:
+    for question in (*QUESTIONS, LIVE):
         assert f"({suite(question).points:g} points)" in cell(f"ask-{question}")
 
 

@@ -69,3 +69,15 @@ def test_a_lesson_that_was_spoilt(course, text):
 
 def test_the_lessons_of_this_course():
     assert all(lesson.memory_gib > 0 and lesson.creates for lesson in lessons.lessons())
+
+
+def test_what_an_exercise_says_of_itself(course):
+    folder = course / "exercises" / "ex01"
+    folder.mkdir(parents=True)
+    (folder / "ex01.ipynb").write_text(json.dumps({"metadata": {"course": {**HEADER, "id": "ex01"}}}))
+    assert (lessons.exercise("ex01").id, lessons.exercise("ex01").memory_gib) == ("ex01", 2)
+    with pytest.raises(CourseError, match="no exercise 'ex02'. The exercises are: ex01"):
+        lessons.exercise("ex02")
+    (folder / "ex01.ipynb").write_text("{}")
+    with pytest.raises(CourseError, match="course reset ex01"):
+        lessons.exercise("ex01")

@@ -107,14 +107,14 @@ def test_own_work_is_graded_with_a_sandbox_or_without(notebook, monkeypatch, why
     os.utime(notebook, (1e9, 1e9))
     asked = {}
 
-    def grade_notebook(path: Path, exercise: str, *, trust: bool):
-        asked.update(path=path, exercise=exercise, trust=trust)
+    def grade_notebook(path: Path, exercise: str, *, trust: bool, live: object):
+        asked.update(path=path, exercise=exercise, trust=trust, live=live)
         return batch.Row("you", 4.0, 7.0), "q1: 2/2 points"
 
     monkeypatch.setattr(batch, "grade_notebook", grade_notebook)
     monkeypatch.setattr(sandbox, "missing", lambda: why)
-    checked = own.check(EX)
-    assert asked == {"path": notebook, "exercise": EX, "trust": bool(why)}
+    checked = own.check(EX, len)
+    assert asked == {"path": notebook, "exercise": EX, "trust": bool(why), "live": len}
     assert checked.saved == datetime.fromtimestamp(1e9) and checked.no_sandbox == why
 
 

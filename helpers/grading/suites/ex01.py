@@ -7,7 +7,9 @@ a Ray node declared with those that a task asks for. Commands are read by the pa
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from numbers import Real
 from typing import Any
 
 from helpers.grading.check import Suite, fill_in, is_unanswered, kind_of, names_of, one_of
+from helpers.grading.evidence import AGAIN, Sighting
 
 UNIT = 10_000  # Ray counts resources in steps of 0.0001
 CORES = 8  # of each machine in these questions: what `ray start` takes for the CPUs if nobody says a number
@@ -261,6 +264,115 @@ def _(shape):
 )
 def _(shape):
     _only_on({HEAD}, shape, WATCH)
+
+
+# ---- q1_run: the same shape, started: what Ray makes of it
+
+MANY = 32  # of anything that a host may declare, where the shape is really started
+LABEL = re.compile(r"[A-Za-z0-9./_-]{1,200}")
+NAME = re.compile(r"\w[\w.-]{0,60}")
+LOOKED_AT = {"serve": SERVE, "train": TRAIN, "decode": DECODE, "watch": WATCH}
+WATCHES = 3
+TOO_MANY = 2  # so many more are submitted than shall run at once, to see whether they do
+WANTED_ON = {"serve": {GPU, DISK}, "train": {GPU}, "decode": {DISK}, "watch": {HEAD}}
+
+
+def _plan(answer: Any) -> dict[str, Any]:
+    """What is started and run for a shape, and how many of each task should run at once by its numbers."""
+    shape = _read_shape(answer)
+    for host, offer in shape.items():
+        _check_small(host, offer)
+    return {
+        "hosts": {
+            host: {"resources": dict(offer.resources), "labels": dict(offer.labels)} for host, offer in shape.items()
+        },
+        "tasks": {name: _task(shape, name, ask) for name, ask in LOOKED_AT.items()},
+    }
+
+
+def _check_small(host: str, offer: Offer) -> None:
+    for name, amount in offer.resources.items():
+        assert NAME.fullmatch(name), f"{host}: {name!r:.80} is no name of a resource that can be started here"
+        assert amount <= MANY, f"{host}: {name} is {amount:g}, and here no more than {MANY} of anything can be started"
+    for word in (word for pair in offer.labels.items() for word in pair):
+        assert isinstance(word, str) and LABEL.fullmatch(word), f"{host}: Ray refuses {word!r:.80} in a label"
+    words = len(offer.resources) + len(offer.labels)
+    assert words <= MANY, f"{host}: it declares {words} things, and here no more than {MANY} can be started"
+
+
+def _task(shape: dict[str, Offer], name: str, ask: Ask) -> dict[str, Any]:
+    submitted = WANTED_AT_ONCE[name] + TOO_MANY if name in WANTED_AT_ONCE else WATCHES
+    if name in WANTED_AT_ONCE:
+        room = sum(at_once(offer, ask) for offer in shape.values())
+    else:
+        room = submitted if any(fits(offer, ask) for offer in shape.values()) else 0
+    expected = min(submitted, room)
+    return {
+        "resources": dict(ask.resources), "labels": dict(ask.labels), "submitted": submitted, "expected": expected
+    }  # fmt: skip
+
+
+def _seen(sighting: Sighting) -> dict[str, Counter[str]]:
+    """How many of each task ran on each host, if a run can have seen that."""
+    plan, seen = sighting.plan, sighting.seen
+    try:
+        ray_nodes, ran = dict(seen["ray_nodes"]), dict(seen["ran"])
+        ids = {host: ray_nodes[host]["id"] for host in ray_nodes}
+        declared = {host: _declared_by(ray_nodes[host]) for host in ray_nodes}
+        places = {task: [(place["host"], place["ray_node"]) for place in ran[task]] for task in ran}
+        sound = isinstance(seen["ray"], str) and 0 < seen["seconds"] < 86_400 and len(set(ids.values())) == len(ids)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        sound = False
+    assert sound, f"what was written down of this run is not what a run writes down; {AGAIN}"
+    missing = sorted(plan["hosts"].keys() - ids.keys())
+    assert not missing, f"Ray did not come up on {missing[0]}"
+    assert declared == {host: _declared_by(offer) for host, offer in plan["hosts"].items()} and all(
+        place in ids.items() for task in places for place in places[task]
+    ), f"what was written down of this run does not fit the shape that it was a run of; {AGAIN}"
+    unrun = sorted(plan["tasks"].keys() ^ places.keys())
+    assert not unrun, f"what was written down of this run says nothing of `{unrun[0]}` alone; {AGAIN}"
+    return {task: Counter(host for host, _ in places[task]) for task in plan["tasks"]}
+
+
+def _declared_by(offer: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    # Ray does not say that there is none of something
+    return {name: amount for name, amount in offer["resources"].items() if amount}, dict(offer["labels"])
+
+
+q1_run = Suite(
+    read=_plan,
+    live=_seen,
+    hints=(
+        "Nothing is new to find out here: the shape is that of question 1. If a line above is not right yet, mend that"
+        " first.",
+        "Run the cell that starts the shape after each change: what it has seen of an older shape does not count.",
+        "A shape that does not come up says why where it was started: read what `ray start` said there.",
+    ),
+    explanation=(
+        "What you declared is what Ray did. No machine was looked into, and nothing measured: the raylets compared"
+        " numbers and labels, and counted."
+    ),
+)
+
+
+def _ran_on(task: str, name: str) -> None:
+    @q1_run.case(name)
+    def _(ran: dict[str, Counter[str]]) -> None:
+        places = ran[task]
+        listed = " and ".join(f"{places[host]} on {host}" for host in sorted(places)) or "none"
+        wrong = sorted(places.keys() - WANTED_ON[task])
+        assert not wrong, f"ran at once: {listed}; {wrong[0]} is not where it shall run"
+        assert places, "none of them ran"
+        empty = sorted(WANTED_ON[task] - places.keys())
+        assert not empty, f"ran at once: {listed}; none on {empty[0]}"
+        wanted = WANTED_AT_ONCE.get(task, WATCHES)
+        assert places.total() == wanted, f"ran at once: {listed}; {wanted} were wanted"
+
+
+_ran_on("serve", "`serve`: what Ray did with it")
+_ran_on("train", "`train`: what Ray did with it")
+_ran_on("decode", "`decode`: what Ray did with it")
+_ran_on("watch", "`watch`: what Ray did with it")
 
 
 # ---- q2: where tasks go, on a cluster that is there
