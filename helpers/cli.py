@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
 
 import typer
 
 from helpers.errors import CourseError
 from helpers.state import course_root
+
+if TYPE_CHECKING:
+    from helpers.cluster.embedded.cluster import EmbeddedCluster
+    from helpers.grading import batch
 
 app = typer.Typer(
     help="Ray Clusters, KubeRay and Autoscaling: a course of live notebooks.",
@@ -25,10 +32,11 @@ app = typer.Typer(
 STAGES = {
     "unit": "no cluster",
     "contract": "the course checks itself",
-    "live": "real Ray processes",
+    "live": "real Ray processes and real clusters",
     "browser": "JupyterLab in a real browser",
 }
 SLOWEST = 10
+LIVE = "Start the answers to live questions on hosts of this machine, in place of what learners report of their runs."
 
 
 def main() -> None:
@@ -56,6 +64,7 @@ def lab(
     from helpers import jupyter
 
     print(machine.report().short(), flush=True)
+    _begin_tools()
     jupyter.open_lab(port, browser)
 
 
@@ -138,12 +147,16 @@ def _reset_progress() -> str:
 
 
 @app.command()
-def check(exercise: Annotated[str, typer.Argument(help='Such as "ex01".')]) -> None:
+def check(
+    exercise: Annotated[str, typer.Argument(help='Such as "ex01".')],
+    live: Annotated[bool, typer.Option("--live", help=LIVE)] = False,
+) -> None:
     """Grade your own notebook of an exercise as an instructor would; nothing is sent or kept."""
     from helpers.grading import own
 
+    run = _live(exercise) if live else None
     print(f"Grading exercises/{exercise}/{exercise}.ipynb …", flush=True)
-    checked = own.check(exercise)
+    checked = own.check(exercise, run)
     print(checked)
     if checked.row.score is None:
         raise typer.Exit(1)
@@ -176,21 +189,176 @@ def grade(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run submissions without a sandbox, because you trust all who wrote them.")
     ] = False,
-    live: Annotated[bool, typer.Option("--live", help="Judge live questions on a cluster of yours.")] = False,
+    live: Annotated[bool, typer.Option("--live", help=LIVE)] = False,
 ) -> None:
     """Grade what a class handed in: a table, a CSV file, a gradebook, and feedback for each student."""
     from helpers.grading import batch
 
-    if live:
-        print("– No exercise of this edition asks anything of a running cluster: --live changes nothing.")
+    run = _live(exercise) if live else None
     grading = course_root() / "grading"
-    print(f"Grading {exercise}; each submission takes some seconds …", flush=True)
-    result = batch.grade(exercise, submissions or grading / "submitted", roster=roster, trust=trust)
+    print(f"Grading {exercise}; each submission takes {'minutes' if run else 'some seconds'} …", flush=True)
+    result = batch.grade(
+        exercise, submissions or grading / "submitted", roster=roster, trust=trust, live=run, on_row=_show_row
+    )
     graded = sum(row.score is not None for row in result.rows)
     print(f"{result}\n\n{graded} of {len(result.rows)} graded")
     print(f"✔ the table: {_shown(grading / exercise)}.csv")
     if graded:
         print(f"✔ feedback:  {_shown(grading / 'feedback')}/STUDENT/{exercise}/{exercise}.html")
+
+
+def _live(exercise: str) -> batch.Live | None:
+    """What starts answers on hosts of this machine; None, and a sentence, where no question asks for that."""
+    from helpers.grading import batch
+    from helpers.rayhost import shape
+
+    if not batch.is_live(exercise):
+        print(f"– No question of {exercise} is about a running cluster: --live changes nothing.")
+        return None
+    shape.require_memory()
+    return shape.run_apart
+
+
+def _show_row(row: batch.Row, number: int, count: int) -> None:
+    score = "✘ not graded" if row.score is None else f"{row.score:g} of {row.max_score:g}"
+    print(f"{number:>{len(str(count))}}/{count}  {row.student}  {score}", flush=True)
+
+
+# ---- the embedded cluster ------------------------------------------------------------------------------------------
+
+
+@app.command()
+def up() -> None:
+    """Start the embedded cluster: Kubernetes on this machine, without a container engine."""
+    _print(_embedded().up())
+
+
+@app.command()
+def status() -> None:
+    """Show what of the embedded cluster runs."""
+    _print(_embedded().status())
+
+
+@app.command()
+def logs(
+    component: Annotated[str, typer.Argument(help="As in `course status`, such as `etcd` or `cpu-a.kubelet`.")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
+) -> None:
+    """Show the log of a component of the embedded cluster."""
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        for line in _embedded().logs(component, follow):
+            print(line, flush=follow)
+
+
+@app.command()
+def down(
+    wipe: Annotated[bool, typer.Option("--wipe", help="Also remove all that the cluster keeps.")] = False,
+) -> None:
+    """Stop the embedded cluster; the next `course up` finds the same objects."""
+    ran = _embedded().down(wipe)
+    print("✔ The embedded cluster is down." if ran else "The embedded cluster was down already.")
+    if wipe:
+        print("✔ All that it kept is removed.")
+
+
+def _embedded() -> EmbeddedCluster:
+    from helpers.cluster.embedded.cluster import EmbeddedCluster
+
+    return EmbeddedCluster()
+
+
+def _print(shown: object) -> None:
+    from rich.console import Console
+
+    Console().print(shown)
+
+
+# ---- the embedded cluster's programs ---------------------------------------------------------------------------------
+
+tools = typer.Typer(
+    help="The programs of the embedded cluster: build them, list them, hand them on.", no_args_is_help=True
+)
+app.add_typer(tools, name="tools")
+FOR_TESTS = typer.Option("--tests", help="Also what only tests need.")
+
+
+@tools.command("build")
+def tools_build(tests: Annotated[bool, FOR_TESTS] = False) -> None:
+    """Build what is not built yet, from pinned Go modules: once, in 10 to 20 minutes. Interrupted, it goes on later."""
+    from helpers.cluster.embedded.tools import build
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Go is ended too
+    try:
+        build.build(tests)
+    except KeyboardInterrupt:
+        print("\nStopped. Run the same command again to go on.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print("✔ All programs are built; `course tools list` shows them.")
+
+
+@tools.command("list")
+def tools_list() -> None:
+    """Show each program, its version, and where it is."""
+    from helpers.cluster.embedded.tools import build, store
+
+    print(*store.overview(), sep="\n")
+    at_work = build.running()
+    if at_work:
+        print(f"A build is at work: {at_work}; its log: {build.log_file()}")
+
+
+@tools.command("check")
+def tools_check(
+    write: Annotated[
+        bool, typer.Option("--write", help="Make go.mod and go.sum say what helpers/versions.py says.")
+    ] = False,
+) -> None:
+    """Compare go.mod and go.sum with the pins of the course, and what is built with its checksums."""
+    from helpers.cluster.embedded.tools import check
+
+    if write:
+        changed = check.write()
+        print("\n".join(f"✔ written: tools/{name}/go.mod and go.sum" for name in changed) or "✔ all are up to date")
+        return
+    wrong = check.check()
+    if wrong:
+        print(*(f"✘ {line}" for line in wrong), sep="\n")
+        raise typer.Exit(1)
+    print("✔ go.mod, go.sum and helpers/versions.py say the same, and what is built is as it was built")
+
+
+@tools.command("pack")
+def tools_pack(
+    file: Annotated[Path, typer.Argument(help="Such as tools.tar.")],
+) -> None:
+    """Write what is built into one archive, for others of your class."""
+    from helpers.cluster.embedded.tools import archive
+
+    packed = archive.pack(file)
+    print(f"✔ {file}: {', '.join(packed)}; {file.stat().st_size / 1024**2:.0f} MiB")
+
+
+@tools.command("unpack")
+def tools_unpack(file: Annotated[Path, typer.Argument(help="What `course tools pack` wrote.")]) -> None:
+    """Use the programs that somebody else has built."""
+    from helpers.cluster.embedded.tools import archive
+
+    print(f"✔ unpacked: {', '.join(archive.unpack(file))}")
+
+
+def _begin_tools() -> None:
+    """Begin to build the cluster's programs beside JupyterLab, where they can run and there is a Go."""
+    from helpers import doctor as machine
+    from helpers.cluster.embedded.tools import build
+
+    if sys.platform != "linux" or not machine.can_build():
+        return
+    if build.running() or build.start_in_background(apart=True):
+        print(
+            "The embedded cluster's programs are being built in the background; lessons 00 and 01 need none.\n"
+            f"  `course tools list` shows how far they are; log: {build.log_file()}",
+            flush=True,
+        )
 
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
@@ -199,7 +367,8 @@ def grade(
 @app.command()
 def test() -> None:
     """Run all tests: unit, contract, live, browser."""
-    run_stages(list(STAGES))
+    with _tools_for_tests():
+        run_stages(list(STAGES))
 
 
 @app.command()
@@ -210,8 +379,33 @@ def fast() -> None:
 
 @app.command()
 def live() -> None:
-    """Run the tests against real Ray processes."""
-    run_stages(["live"])
+    """Run the tests against real Ray processes and real clusters."""
+    with _tools_for_tests():
+        run_stages(["live"])
+
+
+@contextlib.contextmanager
+def _tools_for_tests() -> Iterator[None]:
+    """Build what the live tests need from the first minute on; the unit and contract tests run meanwhile."""
+    from helpers.cluster.embedded.tools import build
+
+    process = build.start_in_background(tests=True) if sys.platform == "linux" else None
+    try:
+        yield
+    finally:
+        if process and process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def _wait_for_tools() -> None:
+    """Let the build come to its end, or say why there is none: the tests that need it then fail by themselves."""
+    from helpers.cluster.embedded.tools import build
+
+    try:
+        build.build(tests=True)
+    except CourseError as error:
+        print(f"✘ {error.what}\n  → {error.fix}", flush=True)
 
 
 @app.command()
@@ -249,6 +443,8 @@ def run_stages(stages: list[str]) -> None:
     for stage in stages:
         if (course_root() / "tests" / stage).is_dir():
             print(f"\n── {stage}: {STAGES[stage]} " + "─" * 60, flush=True)
+            if stage == "live":
+                _wait_for_tools()
             total.add(run_stage(stage))
         else:
             print(f"\n– {stage}: there are no such tests in this edition", flush=True)

@@ -402,6 +402,72 @@ def progress() -> Row:
     )
 
 
+# ---- what the embedded cluster takes ---------------------------------------------------------------------------------
+
+NO_CLUSTER = "no Kubernetes by the embedded cluster here; the lessons on Ray alone need none"
+LINUX_ONLY = "only Linux has it"
+
+
+def go() -> Row:
+    from helpers.cluster.embedded.tools import golang
+
+    there = golang.at_hand()
+    if there:
+        return Row(
+            "Go", f"{there.version}, {'in the cache of the course' if there.is_ours else there.command}", ok=True
+        )
+    other = golang.version_of(shutil.which("go"))
+    found = f"{other} on PATH, which is too old" if other else "none"
+    return Row("Go", found, ok=True, cost="`course tools build` fetches its own (70 MB)")
+
+
+def tools() -> Row:
+    from helpers.cluster.embedded.tools import build, store
+
+    name = "cluster's programs"
+    if sys.platform != "linux":
+        return Row(name, "cannot run on this system", ok=False, cost=NO_CLUSTER, fix=LINUX_ONLY)
+    lacking = [line.name for line in store.overview() if not line.found and not line.for_tests]
+    if not lacking:
+        return Row(name, "all are built", ok=True)
+    at_work = build.running()
+    if at_work:
+        return Row(name, f"being built: {at_work}", ok=True, cost="`course tools list` shows how far it is")
+    cost = "the embedded cluster cannot start before they are; it takes 10 to 20 minutes, once"
+    return Row(name, f"not built: {', '.join(lacking)}", ok=False, cost=cost, fix="`course tools build`")
+
+
+def can_build() -> bool:
+    """Whether the embedded cluster could run here, so that it is worth to build its programs."""
+    return namespaces().ok
+
+
+def nft() -> Row:
+    found = shutil.which("nft", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if found:
+        return Row("nft", found, ok=True)
+    fix = "`sudo apt-get install -y nftables`" if sys.platform == "linux" else LINUX_ONLY
+    return Row("nft", "none", ok=False, cost=f"Services of a cluster need it: {NO_CLUSTER}", fix=fix)
+
+
+OVERLAY = (
+    'mount -t tmpfs none "$0" && cd "$0" && mkdir a b c d && mount -t overlay none -o lowerdir=a,upperdir=b,workdir=c d'
+)
+
+
+def overlay() -> Row:
+    name = "overlay file system"
+    if sys.platform != "linux" or not shutil.which("unshare"):
+        return Row(name, "cannot be tried without `unshare`", ok=False, cost=NO_CLUSTER, fix="see the rows before")
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    with tempfile.TemporaryDirectory() as folder:  # covered in a mount namespace that ends at once
+        done = _output(["unshare", *user, "--mount", "sh", "-c", OVERLAY, folder])
+    if done.ok:
+        return Row(name, "can be mounted", ok=True)
+    fix = "`sudo modprobe overlay`; without root it takes Linux 5.11 or newer"
+    return Row(name, f"refused: {done.text or 'no reason given'}", ok=False, cost=NO_CLUSTER, fix=fix)
+
+
 @dataclass(frozen=True)
 class _Done:
     ok: bool
@@ -432,6 +498,10 @@ PROBES: dict[str, Callable[[], Row]] = {
     "shm": shm,
     "util_linux": util_linux,
     "namespaces": namespaces,
+    "overlay": overlay,
+    "nft": nft,
+    "go": go,
+    "tools": tools,
     "engine": engine,
     "gpus": gpus,
     "sandbox": sandbox,

@@ -8,6 +8,14 @@ JUPYTERLAB = "4.6.6"
 NBGRADER = "0.9.6"
 NBVAL = "0.11.0"
 
+# What is built from Go modules (tools/); `course tools check` compares these with the go.mod files.
+KUBERNETES = "1.36.3"
+KUBERAY = "1.6.2"
+ETCD = "3.6.16"
+COREDNS = "1.14.7"
+CRI_TOOLS = "1.37.0"  # critest, for tests only
+GO_MIN = "1.26.6"
+
 # Ports of a Ray head, as `ray start --head` opens them (Ray docs, "Configuring Ray"; shown live in lesson 01).
 PORT_GCS = 6379
 PORT_DASHBOARD = 8265

@@ -26,6 +26,7 @@ EXERCISES = sorted(path.stem for path in ROOT.glob("authoring/ex[0-9][0-9].py"))
 CHECK = re.compile(r'check\("(ex\d\d)\.(\w+)", (\w+)\)')
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 NEVER_RELEASED = ("BEGIN SOLUTION", "END SOLUTION", "MARK SCHEME", "Mark scheme", "HIDDEN", "VARIATIONS", "hidden")
+KEPT = ("kernelspec", "language_info", "course")  # of the metadata of the notebook
 
 # from the solution and the release of an exercise to what is wrong with them, one sentence for each
 Rule = Callable[[NotebookNode, NotebookNode, str], list[str]]
@@ -134,7 +135,7 @@ def rest_is_locked(solution: NotebookNode, release: NotebookNode, exercise: str)
 
 
 def release_is_clean(solution: NotebookNode, release: NotebookNode, exercise: str) -> list[str]:
-    wrong = [f"the notebook says {key}" for key in release.metadata if key not in ("kernelspec", "language_info", "course")]
+    wrong = [f"the notebook says {key}" for key in release.metadata if key not in KEPT]
     for cell in release.cells:
         if cell.get("outputs") or cell.get("execution_count"):
             wrong.append(f"a cell was run: {cell.source}")

@@ -31,7 +31,7 @@ TABLE: dict[str, set[str] | None] = {
     "authoring": {"wait"},
     "lessons": set(),
     "jupyter": {"wait"},
-    "doctor": {"lessons", "wait", "rayhost", "kube"},
+    "doctor": {"lessons", "wait", "rayhost", "kube", "cluster"},
     "lab": ANYTHING,
     "cli": ANYTHING,
 }

@@ -9,11 +9,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.rayhost.hosts import Hosts
+from tests.live.contract import Cluster
 from tests.live.tools import Program, way_opener
+
+if TYPE_CHECKING:
+    from helpers.cluster.embedded.cluster import EmbeddedCluster
 
 USER = 12345  # no such user is needed: the kernel knows numbers only
 
@@ -76,3 +81,39 @@ def as_user() -> Iterator[list[str]]:
         yield command
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[EmbeddedCluster]:
+    """An embedded cluster of the tests' own, with the machines that a learner gets; nothing of it is left behind."""
+    if sys.platform != "linux":
+        pytest.skip("the embedded cluster needs Linux")
+    from helpers.cluster.embedded.cluster import EmbeddedCluster  # which cannot be imported elsewhere
+    from helpers.cluster.embedded.layout import DEFAULT_MACHINES, Layout
+
+    # not pytest's own temporary directory: containers that run as other users pass through it
+    directory = Path(tempfile.mkdtemp(prefix="course-live-"))
+    directory.chmod(0o755)
+    cluster = EmbeddedCluster(Layout(directory / "embedded"))
+    try:
+        cluster.up(DEFAULT_MACHINES)
+        yield cluster
+    finally:
+        cluster.down(wipe=True)
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def kubernetes(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster to test against: the one that COURSE_CONTEXT names, such as `kind-course`; else an embedded one."""
+    from helpers.cluster.embedded import tools
+
+    context = os.environ.get("COURSE_CONTEXT")
+    if context:
+        kubectl = shutil.which("kubectl") or pytest.fail("COURSE_CONTEXT is set, but there is no kubectl on PATH")
+        kubeconfig = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+        return Cluster(kubeconfig, kubectl, context, can=frozenset({"uids", "cgroups"}))
+    cluster: EmbeddedCluster = request.getfixturevalue("embedded")
+    root_only = {"uids", "cgroups"} if os.geteuid() == 0 else set()
+    can = frozenset({"fake_gpu", "node_drain"} | root_only)
+    return Cluster(cluster.layout.kubeconfig, str(tools.binary("kubectl")), can=can)

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import typer
 from helpers import cli, jupyter
 from helpers.errors import CourseError
 from helpers.grading import batch, own, sandbox
+from helpers.rayhost import shape
 from helpers.state import course_root
 from tests import grading_submissions as trial
 
@@ -181,10 +183,35 @@ def test_grade_shows_the_table_and_where_all_is(
     (made_up / "names").write_text("carl\n")
     cli.grade(EX, roster=made_up / "names", live=True)
     done = lines(capsys)
-    assert "--live changes nothing" in done[0]
+    assert done[0] == f"– No question of {EX} is about a running cluster: --live changes nothing."
+    assert [line.split() for line in done[2:5]] == [
+        [f"{number}/3", name, "✘", "not", "graded"] for number, name in enumerate(("anna", "bob", "carl"), 1)
+    ]
     assert [line.split()[0] for line in done if "No ex99.ipynb was handed in." in line] == ["anna", "bob", "carl"]
     assert done[-2] == "0 of 3 graded"
     assert (made_up / done[-1].removeprefix("✔ the table: ")).read_text().startswith("student,exercise,score")
+
+
+def test_live_grading_needs_memory_and_says_so_first(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "is_live", lambda exercise: True)
+    monkeypatch.setattr(batch, "grade", None)
+    monkeypatch.setattr(shape, "MEMORY_GIB", 10**6)
+    for verb in (cli.grade, cli.check):
+        with pytest.raises(CourseError, match="needs 1e[+]06 GiB of free memory, and there are .*Close other programs"):
+            verb(EX, live=True)
+
+
+def test_live_grading_starts_answers_on_hosts_of_its_own(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert batch.is_live("ex01") and not batch.is_live(EX)
+    asked = []
+    monkeypatch.setattr(batch, "is_live", lambda exercise: True)
+    monkeypatch.setattr(shape, "require_memory", lambda: None)
+    monkeypatch.setattr(batch, "grade", lambda *args, live, **rest: asked.append(live) or batch.Result(EX, ()))
+    cli.grade(EX, live=True)
+    checked = own.Checked(Path(f"{EX}.ipynb"), datetime.now(), batch.Row("you", 4.0, 7.0), "", "")
+    monkeypatch.setattr(own, "check", lambda exercise, live: asked.append(live) or checked)
+    cli.check(EX, live=True)
+    assert asked == [shape.run_apart] * 2
 
 
 def test_grade_says_where_the_feedback_is(
@@ -199,7 +226,8 @@ def test_grade_says_where_the_feedback_is(
 
     monkeypatch.setattr(batch, "grade", graded)
     cli.grade(EX, trust=True)
-    assert asked == [((EX, made_up / "grading" / "submitted"), {"roster": None, "trust": True})]
+    options = {"roster": None, "trust": True, "live": None, "on_row": cli._show_row}
+    assert asked == [((EX, made_up / "grading" / "submitted"), options)]
     table, feedback = lines(capsys)[-2:]
     assert table == f"✔ the table: grading/{EX}.csv"
     assert feedback == f"✔ feedback:  grading/feedback/STUDENT/{EX}/{EX}.html"
@@ -345,3 +373,59 @@ def test_bench_names_what_was_not_met(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "bench" / "slow.py").write_text("raise SystemExit(1)")
     with pytest.raises(CourseError, match=r"Not met: slow\.py\."):
         cli.bench()
+
+
+# ---- the embedded cluster's programs ---------------------------------------------------------------------------------
+
+
+def test_tools_are_listed_with_their_versions(tmp_path: Path) -> None:
+    done = course("tools", "list", XDG_CACHE_HOME=str(tmp_path), PATH="/nonexistent")
+    assert done.returncode == 0 and re.search(r"– kubectl +1\.36\.\d+ +not built", done.stdout), done.stdout
+    assert "for tests only" in done.stdout
+
+
+def test_tools_that_cannot_be_unpacked_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_text("no archive")
+    said_there = said(course("tools", "unpack", str(tmp_path / "a.tar"), XDG_CACHE_HOME=str(tmp_path)))
+    assert said_there == f"{tmp_path / 'a.tar'} is no whole archive of `course tools pack`."
+
+
+def test_lab_builds_only_where_the_cluster_could_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from helpers import doctor
+    from helpers.cluster.embedded.tools import build
+
+    begun = []
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(build, "running", lambda: "")
+    monkeypatch.setattr(build, "start_in_background", lambda **how: begun.append(how) or object())
+    monkeypatch.setattr(doctor, "can_build", lambda: False)
+    cli._begin_tools()
+    assert not begun
+    monkeypatch.setattr(doctor, "can_build", lambda: True)
+    cli._begin_tools()
+    assert begun == [{"apart": True}] and "lessons 00 and 01 need none" in capsys.readouterr().out
+    monkeypatch.setattr(build, "running", lambda: "50%, etcd")  # never two
+    cli._begin_tools()
+    assert len(begun) == 1 and "course tools list" in capsys.readouterr().out
+
+
+def test_tests_begin_the_build_first_and_wait_for_it_only_before_the_live_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from helpers.cluster.embedded.tools import build
+
+    order = []
+
+    def broken(tests: bool) -> None:
+        order.append("wait")
+        raise CourseError("No network.", "Find one.")
+
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(build, "start_in_background", lambda tests: order.append("begin"))
+    monkeypatch.setattr(build, "build", broken)
+    monkeypatch.setattr(cli, "run_stage", lambda stage: order.append(stage) or cli.Outcome(passed=1))
+    cli.test()
+    assert order == ["begin", "unit", "contract", "wait", "live", "browser"]
+    assert "✘ No network.\n  → Find one." in capsys.readouterr().out

@@ -128,6 +128,46 @@ def test_the_setting_that_forbids_namespaces_is_named(tmp_path: Path, file: str,
     assert doctor._why_refused(False, tmp_path)[0] == ""
 
 
+def test_what_the_embedded_cluster_lacks_is_priced(
+    tools: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, path="": None)
+    assert_gap(doctor.nft(), "none", "apt-get install -y nftables")
+    assert_gap(doctor.tools(), "not built: kube-apiserver, .*ray-operator", "course tools build")
+    assert "critest" not in doctor.tools().found  # only tests need it
+    assert_gap(doctor.overlay(), "cannot be tried", "rows before")
+    assert doctor.go().found == "none" and "fetches its own" in doctor.go().cost
+
+
+def test_an_overlay_that_is_refused(tools: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    tools(unshare="echo 'mount: unknown filesystem type overlay.' >&2; exit 32")
+    assert_gap(doctor.overlay(), "unknown filesystem type", "modprobe overlay")
+    tools(unshare="exit 0")
+    assert doctor.overlay().ok
+
+
+def test_a_go_that_is_too_old_is_named(
+    tools: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tools(go="echo go1.22.1")
+    assert doctor.go().found == "1.22.1 on PATH, which is too old"
+    tools(go="echo go1.99.0")
+    assert doctor.go().found.startswith("1.99.0, ") and not doctor.go().cost
+
+
+def test_a_build_at_work_is_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers.cluster.embedded.tools import store
+
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with store.lock():
+        assert doctor.tools().ok and "being built: it has just begun" in doctor.tools().found
+
+
 def test_an_engine_that_hangs_is_not_waited_for(tools: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.3)
     tools(docker="exec /bin/sleep 60", podman="exit 0")

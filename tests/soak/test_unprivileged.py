@@ -1,0 +1,22 @@
+"""The live tests of the embedded cluster again, as a user other than root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helpers.state import course_root
+from tests.live.conftest import as_user  # noqa: F401 - a fixture
+
+FILES = ["tests/live/test_cluster.py", "tests/live/test_node_contract.py"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="all tests of this run are those of a user other than root")
+def test_the_cluster_without_root(as_user):  # noqa: F811
+    command = [*as_user, sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *FILES]
+    done = subprocess.run(command, cwd=course_root(), capture_output=True, text=True)
+    print(done.stdout[-8000:])
+    assert done.returncode == 0, done.stderr[-2000:]
