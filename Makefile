@@ -1,7 +1,7 @@
 # Each target is `python3 bootstrap.py VERB`; bootstrap.py makes the environment first, where it is missing or outdated.
 PYTHON ?= python3
 
-.PHONY: lab test fast live bench release grade clean
+.PHONY: lab test fast live soak bench release grade clean
 
 # make lab [PORT=8889] [ARGS=--no-browser]: open the course in JupyterLab
 lab:
@@ -15,9 +15,13 @@ test:
 fast:
 	@$(PYTHON) bootstrap.py fast
 
-# tests against real Ray processes
+# tests against real Ray processes and real clusters
 live:
 	@$(PYTHON) bootstrap.py live
+
+# what takes hours: live tests at length, many Pods, hundreds of kills, all of it without root too
+soak:
+	@$(PYTHON) bootstrap.py soak
 
 # paired timings
 bench:

@@ -34,6 +34,7 @@ VERBS = {
     "test": AUTHOR,
     "fast": AUTHOR,
     "live": AUTHOR,
+    "soak": AUTHOR,
     "bench": AUTHOR,
     "release": LEARNER,
     "grade": LEARNER,

@@ -34,6 +34,7 @@ STAGES = {
     "contract": "the course checks itself",
     "live": "real Ray processes and real clusters",
     "browser": "JupyterLab in a real browser",
+    "soak": "hours of kills and of Pods; not part of `course test`",
 }
 SLOWEST = 10
 LIVE = "Start the answers to live questions on hosts of this machine, in place of what learners report of their runs."
@@ -368,7 +369,7 @@ def _begin_tools() -> None:
 def test() -> None:
     """Run all tests: unit, contract, live, browser."""
     with _tools_for_tests():
-        run_stages(list(STAGES))
+        run_stages([stage for stage in STAGES if stage != "soak"])
 
 
 @app.command()
@@ -382,6 +383,14 @@ def live() -> None:
     """Run the tests against real Ray processes and real clusters."""
     with _tools_for_tests():
         run_stages(["live"])
+
+
+@app.command()
+def soak() -> None:
+    """Run what takes hours: many Pods, hundreds of kills, and the live tests without root."""
+    os.environ["COURSE_SOAK"] = "1"  # some live tests then do more of the same
+    with _tools_for_tests():
+        run_stages(["live", "soak"])
 
 
 @contextlib.contextmanager
@@ -443,7 +452,7 @@ def run_stages(stages: list[str]) -> None:
     for stage in stages:
         if (course_root() / "tests" / stage).is_dir():
             print(f"\n── {stage}: {STAGES[stage]} " + "─" * 60, flush=True)
-            if stage == "live":
+            if stage in ("live", "soak"):
                 _wait_for_tools()
             total.add(run_stage(stage))
         else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers.rayhost.hosts import Hosts
+from helpers.state import cache_dir
 from tests.live.contract import Cluster
 from tests.live.tools import Program, way_opener
 
@@ -70,10 +71,14 @@ def as_user() -> Iterator[list[str]]:
     if os.geteuid() != 0:
         pytest.skip("the tests run as a user other than root already, so the others show this")
     directory = Path(tempfile.mkdtemp(prefix="user-", dir="/tmp"))  # pytest's own is closed to other users
-    os.chown(directory, USER, USER)
+    built, shown = cache_dir() / "tools", directory / "cache" / "ray-course" / "tools"
+    shown.mkdir(parents=True)
+    for path in (directory, *list(shown.parents)[:2], shown):
+        os.chown(path, USER, USER)
     places = [f"HOME={directory}", f"XDG_STATE_HOME={directory}/state", f"XDG_CACHE_HOME={directory}/cache"]
     drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "env", *places]
-    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", way_opener(), "sh", *drop]
+    way = way_opener({built: shown} if built.is_dir() else {})
+    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", way, "sh", *drop]
     tried = subprocess.run([*command, sys.executable, "-c", "import ray"], capture_output=True, text=True)
     try:
         if tried.returncode != 0:

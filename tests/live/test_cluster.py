@@ -23,7 +23,7 @@ from helpers.cluster.embedded.cluster import EmbeddedCluster
 from helpers.cluster.embedded.layout import GPU_TAINT, Layout, Machine
 from helpers.cluster.embedded.status import Status
 from helpers.errors import CourseError
-from helpers.state import cache_dir, course_root
+from helpers.state import course_root
 from helpers.wait import wait_until
 from tests.live.tools import processes_of
 
@@ -421,27 +421,18 @@ def test_a_full_tmp_is_nothing_to_it():
         cluster.layout.root.parent.rmdir()
 
 
-def link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 def test_without_root_too(as_user):
     """A user of this machine who may not become root, with the default machines."""
     home = Path(next(word for word in as_user if word.startswith("HOME=")).removeprefix("HOME="))
-    kubectl = [str(tools.binary("kubectl")), f"--kubeconfig={home}/state/ray-course/embedded/kubeconfig"]
+    find = "from helpers.cluster.embedded import tools; print(tools.binary('kubectl'))"
 
     def run(*command: str, given: str = "") -> str:
         done = subprocess.run([*as_user, *command], input=given, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    built = cache_dir() / "tools"
-    if built.is_dir():  # the programs are in the cache of who runs the tests
-        shutil.copytree(built, home / "cache" / "ray-course" / "tools", copy_function=link_or_copy)
     course = (sys.executable, "-m", "helpers.cli")
+    kubectl = (run(sys.executable, "-c", find), f"--kubeconfig={home}/state/ray-course/embedded/kubeconfig")
     try:
         assert "✔ ready" in run(*course, "up")
         run(*kubectl, "apply", "-f", "-", given=POD % ("runs", "exec sleep 1000"))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -73,11 +73,14 @@ class Program:
         return complaints
 
 
-def way_opener() -> str:
+def way_opener(shown: Mapping[Path, Path]) -> str:
     """Shell lines that make the course and its Python reachable for everybody, in their own mount namespace.
 
     A directory on the way that only its owner may enter, such as /root, is covered with an empty one, and what is
     needed of it is mounted into that.
+
+    Args:
+        shown: further directories, and the empty ones as which they are to be seen.
     """
     needed = [Path(p) for p in (course_root(), sys.prefix, sys.base_prefix)]
     needed = sorted({p.absolute() for p in needed} | {p.resolve() for p in needed})
@@ -87,7 +90,8 @@ def way_opener() -> str:
             if not parent.stat().st_mode & 0o001:
                 closed.setdefault(parent, []).append(path)
                 break
-    lines = ["set -e", "mount -t tmpfs none /mnt"]
+    lines = ["set -e", *(f"mount --bind '{source}' '{target}'" for source, target in shown.items())]
+    lines += ["mount -t tmpfs none /mnt"]
     for number, (parent, paths) in enumerate(closed.items()):
         kept = [f"/mnt/{number}-{i}" for i in range(len(paths))]
         lines += [f"mkdir {keep}; mount --bind '{path}' {keep}" for keep, path in zip(kept, paths, strict=True)]

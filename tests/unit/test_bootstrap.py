@@ -240,7 +240,7 @@ def test_clean_removes_what_was_built_and_nothing_of_the_learner(checkout: Path,
 def test_an_unknown_verb_lists_the_known_ones(checkout: Path, args: list[str]) -> None:
     done = run(checkout, *args)
     said(done)
-    assert "lab, test, fast, live, bench, release, grade, clean" in done.stderr
+    assert "lab, test, fast, live, soak, bench, release, grade, clean" in done.stderr
     assert not (checkout / ".venv").exists()
 
 
