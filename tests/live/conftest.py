@@ -70,7 +70,8 @@ def as_user() -> Iterator[list[str]]:
     """The beginning of a command that makes it run as a user other than root, with a HOME of its own."""
     if os.geteuid() != 0:
         pytest.skip("the tests run as a user other than root already, so the others show this")
-    directory = Path(tempfile.mkdtemp(prefix="user-", dir="/tmp"))  # pytest's own is closed to other users
+    # pytest's own directory is closed to other users, and a test covers /tmp
+    directory = Path(tempfile.mkdtemp(prefix="user-", dir="/var/tmp"))
     built, shown = cache_dir() / "tools", directory / "cache" / "ray-course" / "tools"
     shown.mkdir(parents=True)
     for path in (directory, *list(shown.parents)[:2], shown):

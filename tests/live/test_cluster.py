@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,13 +20,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.cluster.embedded import control, pki, tools
-from helpers.cluster.embedded.cluster import EmbeddedCluster
+from helpers.cluster.embedded import pki
 from helpers.cluster.embedded.layout import GPU_TAINT, Layout, Machine
 from helpers.cluster.embedded.status import Status
 from helpers.errors import CourseError
 from helpers.state import course_root
 from helpers.wait import wait_until
+from tests.live.embedded import Cluster, cgroups, host, is_alive
 from tests.live.tools import processes_of
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(sys.platform != "linux", reason="the embedded cluster needs Linux")]
@@ -44,67 +46,6 @@ spec:
 """
 
 
-class Cluster(EmbeddedCluster):
-    """With kubectl on the host, as a learner uses it."""
-
-    def kubectl(self, *words: str, given: str = "", fails: bool = False) -> str:
-        command = [str(tools.binary("kubectl")), f"--kubeconfig={self.layout.kubeconfig}", *words]
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=200)
-        assert (done.returncode != 0) == fails, done.stderr
-        return (done.stderr if fails else done.stdout).strip()
-
-    def works(self) -> bool:
-        """For `wait_until`: an object can be made, controllers see it, and it is gone again."""
-        try:
-            self.kubectl("create", "namespace", "probe")
-            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "probe", "--timeout=120s")
-            self.kubectl("delete", "namespace", "probe", "--timeout=120s")
-        except AssertionError:
-            self.kubectl("delete", "namespace", "probe", "--ignore-not-found", "--timeout=120s")
-            raise
-        return True
-
-    def is_ready(self) -> bool:
-        missing = [component.name for component in self.status().components if not component.is_ready]
-        assert not missing, f"not ready: {missing}"
-        return True
-
-    def processes(self) -> list[psutil.Process]:
-        """All that runs in the cluster."""
-        with control.connect(self.layout.root, 5) as connection:
-            supervisor = psutil.Process(control.supervisor_pid(connection))
-        return [supervisor, *supervisor.children(recursive=True)]
-
-    def power_loss(self) -> None:
-        running = self.processes()
-        running[0].kill()
-        wait_until(lambda: not any(map(is_alive, running)), 20, what="the kernel to end all that ran in the cluster")
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def host() -> dict[str, object]:
-    """What of this computer a cluster must leave as it is."""
-
-    def lines(*command: str) -> list[str]:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-    found = {
-        "cards": sorted(psutil.net_if_addrs()),
-        "routes": Path("/proc/net/route").read_text(),
-        "mounts": Path("/proc/self/mountinfo").read_text().splitlines(),
-        "host name": socket.gethostname(),
-        "/etc": sorted((path.name, path.lstat().st_mtime_ns) for path in Path("/etc").iterdir()),
-        "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
-    }
-    return found | ({"rules": lines("nft", "list", "ruleset")} if os.geteuid() == 0 else {})
-
-
 def namespaces(pids: Iterable[int | str]) -> set[str]:
     """The network, mount and process namespaces of processes; of one that has ended there are none."""
     found = set()
@@ -113,10 +54,6 @@ def namespaces(pids: Iterable[int | str]) -> set[str]:
             with contextlib.suppress(OSError):
                 found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
     return found
-
-
-def cgroups(cluster: Cluster) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/ray-course/{cluster.layout.id}"))
 
 
 def listening() -> set[tuple[str, int]]:
@@ -212,7 +149,7 @@ def test_keys_are_for_the_owner_only(cluster):
 
 
 def test_nothing_of_it_listens_but_one_port_on_loopback(cluster):
-    port = int(cluster.status().server.rpartition(":")[2])
+    port = cluster.port
     assert ("127.0.0.1", port) in listening()
     networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in cluster.processes()}
     assert len(networks) == 1
@@ -306,6 +243,95 @@ def test_machines_come_and_go(cluster):
         cluster.remove_machine("late")
 
 
+# ---- Pods that cannot be ---------------------------------------------------------------------------------------------
+
+MAIN = {"name": "main", "image": "busybox:1.36", "command": ["sleep", "1000"]}
+VOLUME = {"volumes": [{"name": "v"}], "containers": [MAIN | {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}
+
+
+def with_volume(**source: object) -> dict:
+    return VOLUME | {"volumes": [{"name": "v", **source}]}
+
+
+def with_main(**fields: object) -> dict:
+    return {"containers": [MAIN | fields]}
+
+
+HOPELESS = {
+    "64-gi": (
+        with_main(resources={"requests": {"memory": "64Gi"}}),
+        "FailedScheduling", "Insufficient memory",
+    ),
+    "unknown-image": (
+        with_main(image="example.invalid/no/such:1"),
+        "Failed", 'Failed to pull image "example.invalid/no/such:1": .*',
+    ),
+    "claim": (
+        with_volume(persistentVolumeClaim={"claimName": "unbound"}),
+        "FailedScheduling", "pod has unbound immediate PersistentVolumeClaims",
+    ),
+    "csi": (
+        with_volume(csi={"driver": "example.invalid"}),
+        "FailedMount", "driver name example.invalid not found in the list of registered CSI drivers",
+    ),
+    "nfs": (
+        with_volume(nfs={"server": "10.88.255.1", "path": "/"}),
+        "FailedMount", 'MountVolume.SetUp failed for volume "v" : mount failed: .*nfs',
+    ),
+    "host-port": (
+        with_main(ports=[{"containerPort": 80, "hostPort": 8080}]),
+        "FailedCreatePodSandBox", "does not support hostPort .*: use a Service of type NodePort",
+    ),
+    "recursive-read-only": (
+        with_main(volumeMounts=[{"name": "v", "mountPath": "/v", "readOnly": True, "recursiveReadOnly": "Enabled"}])
+        | {"volumes": [{"name": "v", "emptyDir": {}}]},
+        "Failed", "requested recursive read-only mode, but it is not supported by the runtime",
+    ),
+}  # fmt: skip
+UNBOUND = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "unbound"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+@pytest.fixture(scope="module")
+def hopeless(cluster: Cluster) -> Iterator[None]:
+    """Pods that ask for what is not there, all at once."""
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": spec | {"terminationGracePeriodSeconds": 0},
+        }
+        for name, (spec, _, _) in HOPELESS.items()
+    ]
+    cluster.kubectl(
+        "apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": [UNBOUND, *pods]})
+    )
+    yield
+    cluster.kubectl("delete", "pod", *HOPELESS, "--timeout=120s")
+    cluster.kubectl("delete", "pvc", "unbound", "--timeout=120s")
+
+
+@pytest.mark.parametrize("name", HOPELESS)
+def test_a_pod_that_cannot_be_says_why_in_an_event(cluster, hopeless, name):
+    _, reason, message = HOPELESS[name]
+
+    def is_said() -> bool:
+        found = json.loads(
+            cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json")
+        )
+        said = [f"{event['reason']}: {event['message']}" for event in found["items"] if event["type"] == "Warning"]
+        assert any(re.search(f"^{reason}: .*{message}", text, re.DOTALL) for text in said), "; ".join(said)
+        return True
+
+    wait_until(is_said, 120, what=f"the Pod {name} to say why", every_s=0.5)
+    assert cluster.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}") == "Pending"
+
+
 # ---- power loss and down ---------------------------------------------------------------------------------------------
 
 
@@ -348,7 +374,7 @@ def test_down_leaves_nothing_and_wipe_no_file(fresh):
 
 def test_a_port_that_is_taken_is_said_and_the_kubeconfig_follows(fresh):
     fresh.up([])
-    port = int(fresh.status().server.rpartition(":")[2])
+    port = fresh.port
     fresh.down()
     with socket.create_server(("127.0.0.1", port)):
         status = fresh.up()
@@ -410,15 +436,23 @@ def test_the_setting_that_forbids_namespaces_is_named(make):
     assert "user.max_net_namespaces is 0. Run `sudo sysctl -w user.max_net_namespaces=15000`" in said
 
 
+def test_a_disk_that_is_small_is_named(tmp_path):
+    cluster = Cluster(Layout(tmp_path / "disk" / "embedded"))
+    (tmp_path / "disk").mkdir()
+    said = said_in_a_world(cluster, f"mount -t tmpfs -o size=100m none {tmp_path}/disk")
+    assert "100 MiB are free at" in said and "and the cluster needs 512. Free some space there" in said
+
+
 def test_a_full_tmp_is_nothing_to_it():
-    cluster = Cluster(Layout(course_root() / "build" / "tests" / "full-tmp" / "embedded"))  # not below /tmp itself
+    directory = Path(tempfile.mkdtemp(prefix="course-live-", dir="/var/tmp"))  # not below /tmp itself
+    cluster = Cluster(Layout(directory / "embedded"))
     fill = "mount -t tmpfs -o size=64k none /tmp; cat /dev/zero > /tmp/full 2>/dev/null || true"
     try:
         assert "The embedded cluster is up" in said_in_a_world(cluster, fill, "! echo x > /tmp/more 2>/dev/null")
         assert cluster.works()
     finally:
         cluster.down(wipe=True)
-        cluster.layout.root.parent.rmdir()
+        directory.rmdir()
 
 
 def test_without_root_too(as_user):

@@ -20,7 +20,8 @@ import pytest
 from helpers.cluster.embedded import control
 from helpers.cluster.embedded.layout import Layout, Machine
 from helpers.wait import wait_until
-from tests.live.test_cluster import CONTROL_PLANE, Cluster, cgroups
+from tests.live.embedded import Cluster, cgroups
+from tests.live.test_cluster import CONTROL_PLANE
 from tests.live.tools import processes_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded cluster needs Linux")
@@ -131,7 +132,7 @@ def level(cluster: Cluster) -> dict[str, tuple[int, int]]:
 
 def without_pods(cluster: Cluster) -> dict[str, object]:
     """What is held when there are no Pods. The kubelet removes the logs of ended Pods once a minute."""
-    of_pods = ("Pod directories", "Pod logs", "sandboxes", "containers")
+    of_pods = ("Pod directories", "Pod logs", "sandboxes", "containers", "cgroups")
 
     def is_empty() -> dict[str, object]:
         now = held(cluster)
@@ -234,6 +235,8 @@ def test_a_hundred_kills(cluster):
         before = containers(cluster)
         if victim == "a Pod's process":
             dice.choice(container_processes(cluster)).kill()
+            # all are ready until the kubelet has seen it
+            wait_until(lambda: containers(cluster) != before, 60, what="the kubelet to start it again", every_s=0.5)  # noqa: B023
         else:
             os.kill(cluster.status()[victim].pid, signal.SIGKILL)
         if victim in {machine.name for machine in MACHINES}:

@@ -11,7 +11,7 @@ import pytest
 from helpers.state import course_root
 from tests.live.conftest import as_user  # noqa: F401 - a fixture
 
-FILES = ["tests/live/test_cluster.py", "tests/live/test_node_contract.py"]
+FILES = [f"tests/live/test_{name}.py" for name in ("cluster", "node_contract", "host_untouched")]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="all tests of this run are those of a user other than root")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -20,10 +21,21 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from helpers.cluster.embedded import boot, cluster, control, controlplane, forwarder, machines, namespaces, pki
+from helpers.cluster.embedded import (
+    boot,
+    cluster,
+    control,
+    controlplane,
+    forwarder,
+    machines,
+    namespaces,
+    pki,
+    supervisor,
+)
 from helpers.cluster.embedded.backoff import Backoff
 from helpers.cluster.embedded.cluster import EmbeddedCluster
 from helpers.cluster.embedded.layout import DEFAULT_MACHINES, Layout, Machine
+from helpers.cluster.embedded.runtime import rootfs
 from helpers.cluster.embedded.status import Component, Status, age
 from helpers.errors import CourseError
 from helpers.state import course_root
@@ -371,6 +383,36 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 def test_below_run():
     assert "below /run" in refusal(EmbeddedCluster(Layout(Path("/run/user/0/embedded"))).up)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENODEV, "This kernel has no overlay file system.*`sudo modprobe overlay"),
+        (errno.EINVAL, "The file system of /the/disk cannot hold .*: Invalid argument. Set XDG_STATE_HOME"),
+    ],
+)
+def test_an_overlay_that_is_refused(tmp_path, monkeypatch, number, said):
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(supervisor.linux, "mount", refuse)
+    assert re.search(said, refusal(lambda: supervisor._check_overlay(tmp_path, Path("/the/disk"))))
+    assert not list(tmp_path.iterdir())  # the trial leaves nothing
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENODEV, "this kernel has no overlay file system"), (errno.EINVAL, "through an overlay (Invalid argument)")],
+)
+def test_a_container_without_an_overlay_says_why(tmp_path, number, said):
+    assert said in rootfs._no_overlay(str(tmp_path), OSError(number, os.strerror(number)))
+
+
+def test_programs_that_are_not_built(layout, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{cluster.SYSTEM_PATH}")  # nft, and nothing that was installed
+    assert "is not built yet. Run `course tools build`" in refusal(EmbeddedCluster(layout).up)
 
 
 def test_a_cluster_that_is_down(layout):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -79,16 +81,15 @@ def _own_run() -> None:
 
 def _check_overlay(inside: Path, root: Path) -> None:
     """Mount what every container gets: a writable layer in the cluster's directory over files of the host."""
-    trial = inside / "overlay-trial"
-    for part in ("upper", "work", "lower", "merged"):
-        (trial / part).mkdir(parents=True, exist_ok=True)
-    options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
     try:
-        linux.mount("overlay", str(trial / "merged"), "overlay", data=options + _userxattr())
-        linux.umount(str(trial / "merged"))
+        with tempfile.TemporaryDirectory(prefix="overlay-", dir=inside) as trial:
+            for part in ("upper", "work", "lower", "merged"):
+                (Path(trial) / part).mkdir()
+            options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
+            linux.mount("overlay", f"{trial}/merged", "overlay", data=options + _userxattr())
+            linux.umount(f"{trial}/merged")
     except OSError as error:
-        kinds = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
-        if "overlay" not in kinds:
+        if error.errno == errno.ENODEV:  # mount(2): the kernel knows no such file system, and found no module of it
             raise CourseError(
                 "This kernel has no overlay file system, which containers get their files by.",
                 "Load it by `sudo modprobe overlay`, or use a kernel that has it.",
