@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import shutil
 import sys
@@ -32,6 +33,16 @@ def new_home(name: str) -> Iterator[Path]:
         patch.setenv("HOME", str(home))
         patch.setenv("TMPDIR", str(temporary))
         yield home
+
+
+@contextmanager
+def no_build_begun(cache: Path) -> Iterator[None]:
+    """Meanwhile `course lab` finds that a build is at work in this XDG_CACHE_HOME, and begins none in the background."""
+    store = cache / "ray-course" / "tools"
+    store.mkdir(parents=True)
+    with open(store / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

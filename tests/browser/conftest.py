@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 from helpers.wait import wait_until
 from tests.browser.session import CHROMIUM, FLAGS, ROOT, SHOTS, STOP_S, Session
-from tests.isolation import new_home, nothing_runs, orphans_adopted
+from tests.isolation import new_home, no_build_begun, nothing_runs, orphans_adopted
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,12 @@ def server() -> Iterator[tuple[Path, str]]:
 
     The learner has a copy of the course, since JupyterLab saves what is open, with its outputs.
     """
-    with new_home("browser-home") as home, orphans_adopted(), pytest.MonkeyPatch.context() as patch:
+    with (
+        new_home("browser-home") as home,
+        no_build_begun(home / ".cache"),
+        orphans_adopted(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         course_copy = home / "course"
         shutil.copytree(
             ROOT, course_copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "evidence.jsonl")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from helpers.grading import batch, own, sandbox
 from helpers.rayhost import shape
 from helpers.state import course_root
 from tests import grading_submissions as trial
+from tests.isolation import no_build_begun
 
 COURSE = [sys.executable, "-m", "helpers.cli"]
 ROOT = course_root()
@@ -237,6 +238,15 @@ def test_grade_says_where_the_feedback_is(
 
 
 @pytest.fixture
+def nothing_built(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`course lab` would begin to build the cluster's programs, and its tests do not wait for them."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with no_build_begun(cache):
+        yield
+
+
+@pytest.fixture
 def taken_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -244,6 +254,7 @@ def taken_port() -> int:
         yield server.getsockname()[1]
 
 
+@pytest.mark.usefixtures("nothing_built")
 def test_a_port_in_use_is_one_sentence(taken_port: int, tmp_path: Path) -> None:
     done = course("lab", "--no-browser", "--port", str(taken_port), XDG_STATE_HOME=str(tmp_path))
     assert said(done) == f"Port {taken_port} is in use or not allowed."
@@ -256,6 +267,7 @@ def test_without_a_port_the_next_free_one_is_taken_and_said(capsys: pytest.Captu
     assert "Port 8888 is in use; JupyterLab took 8890." in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("nothing_built")
 def test_a_log_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = course("lab", "--no-browser", XDG_STATE_HOME=str(tmp_path / "file"))
@@ -268,6 +280,7 @@ def test_a_copy_without_lessons_says_how_to_make_them(tmp_path: Path, monkeypatc
         jupyter.open_lab(None, browser=False)
 
 
+@pytest.mark.usefixtures("nothing_built")
 def test_lab_serves_the_first_lesson_and_stops(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     out = tmp_path / "out"
