@@ -37,7 +37,7 @@ def new_home(name: str) -> Iterator[Path]:
 
 @contextmanager
 def no_build_begun(cache: Path) -> Iterator[None]:
-    """Meanwhile `course lab` finds that a build is at work in this XDG_CACHE_HOME, and begins none in the background."""
+    """Meanwhile `course lab` finds that a build is at work in this XDG_CACHE_HOME, and begins no other."""
     store = cache / "ray-course" / "tools"
     store.mkdir(parents=True)
     with open(store / "lock", "a") as file:
