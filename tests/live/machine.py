@@ -52,7 +52,7 @@ class Machine:
             "init_socket": str(self.run / "init.sock"),
             "disk": str(self.disk),
             "descriptor": str(descriptor()),
-            "machine": {"name": "cpu-a", "cpu": 8, "memory_bytes": 16 << 30},
+            "machine": "cpu-a",
             "images": default_images(Path(sys.prefix)),
             "pull_delay_s": 0.0,
             "pod_gateway": "169.254.1.1",

@@ -108,10 +108,10 @@ def write_files(directory: Path, root: Path) -> dict:
     }  # fmt: skip
     runtime = {
         "socket": f"{run}/cri.sock", "init_socket": f"{run}/init.sock", "disk": str(disk),
-        "descriptor": str(descriptor()), "machine": {"name": MACHINE, "cpu": 2, "memory_bytes": 4 << 30},
+        "descriptor": str(descriptor()), "machine": MACHINE,
         # a spec wants a pull to take longer than a millisecond
         "images": images(directory), "pull_delay_s": 0.05, "pod_gateway": str(POD_GATEWAY),
-        "hairpin_table": HAIRPIN_TABLE, "gpu_ids": str(disk / "gpus.json"),
+        "hairpin_table": HAIRPIN_TABLE,
     }  # fmt: skip
     python = [sys.executable, "-m"]
     services = [

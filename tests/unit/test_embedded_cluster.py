@@ -197,7 +197,7 @@ def test_the_files_of_a_machine_agree(layout, keys, writer):
     assert init["cgroup"] == kubelet["cgroup"]
     assert all(on_the_host(layout, kubelet[name]).is_file() for name in ("tls_cert", "tls_key", "client_ca"))
     assert kubelet["extended"] == {"nvidia.com/gpu": 4}
-    assert kubelet["memory_bytes"] == runtime["machine"]["memory_bytes"] == 128 * 2**30
+    assert kubelet["memory_bytes"] == 128 * 2**30 and runtime["machine"] == kubelet["name"]
     # the kubelet makes sockets below its root, of up to 60 bytes more; a Unix address has 107 bytes at most
     assert max(len(path) for path in (init["socket"], runtime["socket"], kubelet["root"])) < 47
     private = [place.spec, place.runtime_config, place.kubelet_spec, place.kubeconfig]

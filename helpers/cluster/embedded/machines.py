@@ -160,7 +160,7 @@ class Writer:
         certificate = f"kubelet-{name}"
         pki.write_private(place.kubeconfig, kubeconfig.by_paths(self._keys, certificate, SERVER).encode())
         _write(place.spec, self._init_spec(name))
-        _write(place.runtime_config, self._runtime_config(declaration.machine))
+        _write(place.runtime_config, self._runtime_config(name))
         _write(place.kubelet_spec, self._kubelet_spec(declaration, certificate))
         return DeclaredMachine(name, declaration.address, self._inside(name).spec)
 
@@ -196,19 +196,18 @@ class Writer:
             "view": {"hidden": hidden(self.layout), "visible": visible()},
         }
 
-    def _runtime_config(self, machine: Machine) -> dict:
-        place = self._inside(machine.name)
+    def _runtime_config(self, name: str) -> dict:
+        place = self._inside(name)
         return {
             "socket": str(place.cri_socket),
             "init_socket": str(place.init_socket),
             "disk": str(place.runtime),
             "descriptor": str(self.binary("kubelet").parent / "cri.pb"),
-            "machine": {"name": machine.name, "cpu": machine.cpu, "memory_bytes": machine.memory_gib * GIB},
+            "machine": name,
             "images": images.default_images(sys.prefix),
             "pull_delay_s": 0.0,
             "pod_gateway": str(POD_GATEWAY),
             "hairpin_table": HAIRPIN_TABLE,
-            "gpu_ids": str(place.kubelet / "gpus.json"),
         }
 
     def _kubelet_spec(self, declaration: Declaration, certificate: str) -> dict:

@@ -40,24 +40,22 @@ class Config:
         init_socket: of the machine's init.
         disk: directory of the runtime and of init; it outlives the machine's restarts.
         descriptor: the description of the CRI. See cri.py.
-        machine: {"name": …}, and its size, which only the kubelet needs.
+        machine: the machine's name.
         images: the table of images. See images.py.
         pull_delay_s: how long the first pull of an image takes on this machine.
         pod_gateway: address of the Pods' way out.
         hairpin_table: nftables table with the set `hairpin`.
-        gpu_ids: not used here: the kubelet gives the ids to containers as environment.
     """
 
     socket: str
     init_socket: str
     disk: str
     descriptor: str
-    machine: dict[str, Any]
+    machine: str
     images: list[dict[str, Any]]
     pull_delay_s: float
     pod_gateway: str
     hairpin_table: str
-    gpu_ids: Any = None
 
 
 def read_config(path: Path) -> Config:
@@ -81,12 +79,11 @@ async def run(config: Config) -> None:
     images = Images(messages, read_table(config.images), store, config.pull_delay_s, usage)
     network = Network(store, config.pod_gateway, config.hairpin_table)
     objects = Objects(messages, store, disk / "cri" / "files")
-    name = config.machine["name"]
-    runtime = Runtime(messages, name, disk, init, objects, network, images, sessions, usage)
+    runtime = Runtime(messages, config.machine, disk, init, objects, network, images, sessions, usage)
     await runtime.recover()
     await sessions.start()
     server = await serve(Path(config.socket), messages, runtime, images)
-    log.info("serving %s at %s", name, config.socket)
+    log.info("serving %s at %s", config.machine, config.socket)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(init.gone())]
