@@ -329,6 +329,7 @@ def test_the_log_is_private_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cli, "course_root", lambda: tmp_path)
+    monkeypatch.setattr(cli, "_wait_for_tools", lambda: None)  # made-up tests need none
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they cost a second each time
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path / "tests"
