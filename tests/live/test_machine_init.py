@@ -112,7 +112,7 @@ class Machine:
                     "argv": ["sleep", "1000"],
                     "env": ENV,
                     "log": str(directory / "later.log"),
-                    "after": str(directory / "go"),
+                    "after": str(self.run / "go"),
                 },
             ],
             "view": {"hidden": [str(self.home)], "visible": [str(self.home / "seen")]},
@@ -913,8 +913,11 @@ def test_services(own_machine: Machine) -> None:
     machine = own_machine
     asyncio.run(test_service_killed(machine))
     assert service(machine, "later") == {"name": "later", "pid": 0, "started_ns": 0, "restarts": -1}
-    (machine.directory / "go").touch()
-    wait_until(lambda: service(machine, "later")["pid"] > 0, 10, what="the service to start when it may")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(machine.run / "go"))  # as one who was killed leaves it behind
+        assert not any(service(machine, "later")["pid"] for _ in range(20))
+        server.listen()
+        wait_until(lambda: service(machine, "later")["pid"] > 0, 10, what="the service to start when it may")
 
 
 async def test_service_killed(machine: Machine) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +19,7 @@ LOOK_S = 0.05
 
 
 class Service:
-    """One service: {"name", "argv", "env", "log", "after"}; `after` is a path that must be there before it starts.
+    """One service: {"name", "argv", "env", "log", "after"}; `after` is a socket that must listen before it starts.
 
     Attributes:
         pid: as the machine counts; 0 while it does not run.
@@ -36,7 +38,7 @@ class Service:
         """Starts it as soon as it may."""
         if not self._wanted:
             return
-        if self._after and not os.path.exists(self._after):
+        if self._after and not _listens(self._after):
             self._loop.later(LOOK_S, self.start)
             return
         try:
@@ -87,3 +89,14 @@ class Service:
             os.write(2, f"service {self.name} cannot be started: {error}\n".encode())
         finally:
             os._exit(127)
+
+
+def _listens(path: str) -> bool:
+    """Whether somebody listens at a Unix socket: one who was killed leaves the file behind."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return error.errno == errno.EAGAIN  # its queue is full
+    return True
