@@ -131,7 +131,7 @@ def believed(own_run: Path, root: Path) -> dict[str, batch.Row]:
     hand_in(root, "cut-off", RIGHT, real + real[:500])
     hand_in(root, "not-run", RIGHT)
     hand_in(root, "of-another-answer", ONE_GPU, real)
-    hand_in(root, "edited", RIGHT, real.replace('"gpu-1"', '"disk-1"'))
+    hand_in(root, "edited", RIGHT, real.replace('"host": "gpu-1"', '"host": "disk-1"'))
     hand_in(root, "forged", ONE_GPU, forged(ONE_GPU))
     hand_in(root, "forged-badly", RIGHT, forged(RIGHT, lambda seen: seen["ray_nodes"].pop("head")))
     hand_in(root, "no-run-at-all", RIGHT, '{"id": "ex01.q1_run", "score": 99, "points": 4}\n')
