@@ -32,10 +32,10 @@ from helpers.cluster.embedded import (
     pki,
     supervisor,
 )
-from helpers.cluster.embedded.backoff import Backoff
 from helpers.cluster.embedded.cluster import EmbeddedCluster
 from helpers.cluster.embedded.layout import DEFAULT_MACHINES, Layout, Machine
 from helpers.cluster.embedded.runtime import rootfs
+from helpers.cluster.embedded.runtime.backoff import Backoff
 from helpers.cluster.embedded.status import Component, Status, age
 from helpers.errors import CourseError
 from helpers.state import course_root

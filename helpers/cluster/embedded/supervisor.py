@@ -24,10 +24,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from helpers.cluster.embedded import control, namespaces, network
-from helpers.cluster.embedded.backoff import Backoff
 from helpers.cluster.embedded.boot import MACHINE, Boot, Component, DeclaredMachine, as_machine
 from helpers.cluster.embedded.layout import INSIDE, RUN, Layout
-from helpers.cluster.embedded.runtime import linux
+from helpers.cluster.embedded.runtime import cgroups, linux
+from helpers.cluster.embedded.runtime.backoff import Backoff
 from helpers.cluster.embedded.runtime.init_client import Init, InitError
 from helpers.errors import CourseError
 
@@ -142,15 +142,6 @@ class Child:
         return {key: getattr(self, key) for key in ("name", "state", "pid", "started", "restarts", "exit_code")}
 
 
-def pss_bytes(pid: int) -> int:
-    """Memory of a process: its own, and its share of what it shares with others (proc(5), smaps_rollup: Pss)."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0
-
-
 def pids_of_children(init: int) -> dict[int, int]:
     """Pids of a machine's processes as the cluster counts, by those that the machine's init counts them by."""
     found = {}
@@ -218,13 +209,7 @@ class Supervisor:
 
     def reap(self) -> None:
         """Take note of every child that has ended; orphans come to process 1 too."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in linux.ended_children():
             if child := self.by_pid.pop(pid, None):
                 child.ended(status)
 
@@ -377,7 +362,7 @@ class Supervisor:
             machine["services"] = told
         if with_memory:
             for one in (*components, *machines, *itertools.chain(*services)):
-                one["pss_bytes"] = pss_bytes(one["pid"]) if one["pid"] else 0
+                one["pss_bytes"] = cgroups.pss(one["pid"]) if one["pid"] else 0
         return {"components": components, "machines": machines}
 
     async def services(self, machine: Child) -> list[dict]:

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # linux/sched.h
 CLONE_NEWNS = 0x00020000
@@ -166,6 +166,18 @@ def fork_into(namespace: int, own: int) -> int:
     if pid:
         setns(own, CLONE_NEWPID)
     return pid
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Pid and wait status of every child that has ended and that nobody has waited for yet, adopted ones too."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def signals_as_new() -> None:

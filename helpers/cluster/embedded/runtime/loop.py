@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+from helpers.cluster.embedded.runtime import linux
+
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -74,13 +76,7 @@ class Loop:
 
     def reap(self) -> None:
         """Takes note of all children that have ended, adopted ones too."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in linux.ended_children():
             code = os.waitstatus_to_exitcode(status)
             if action := self._children.pop(pid, None):
                 self._guard(action, code if code >= 0 else 128 - code)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from helpers.cluster.embedded.runtime import child, linux
+from helpers.cluster.embedded.runtime.backoff import Backoff
 from helpers.cluster.embedded.runtime.loop import Loop
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+FIRST_PAUSE_S = 0.1
 STEADY_S = 30.0  # who has lived this long starts with a short pause again
 LOOK_S = 0.05
 
@@ -31,7 +32,8 @@ class Service:
         self.name, self.argv, self.env = spec["name"], spec["argv"], spec.get("env") or {}
         self._log_path, self._after = spec["log"], spec.get("after")
         self._loop, self._log = loop, log
-        self._pause, self._started, self._wanted = FIRST_PAUSE_S, 0.0, True
+        self._started, self._wanted = 0.0, True
+        self._backoff = Backoff(first_s=FIRST_PAUSE_S, reset_s=STEADY_S)
         self.pid, self.started_ns, self.restarts = 0, 0, -1
 
     def start(self) -> None:
@@ -70,11 +72,9 @@ class Service:
     def _again(self, why: str) -> None:
         if not self._wanted:
             return
-        if time.monotonic() - self._started >= STEADY_S:
-            self._pause = FIRST_PAUSE_S
-        self._log(f"service {self.name} {why}; it starts again in {self._pause:g} s")
-        self._loop.later(self._pause, self.start)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        pause_s = self._backoff.after(time.monotonic() - self._started)
+        self._log(f"service {self.name} {why}; it starts again in {pause_s:g} s")
+        self._loop.later(pause_s, self.start)
 
     def _become(self) -> None:
         try:
