@@ -36,6 +36,7 @@ FIRST_ADDRESS = 11  # 10.77.0.11, 10.77.0.12, …: numbers that are easy to tell
 SCRATCH_PLACES = ("/tmp", "/mnt", "/media", "/srv", "/opt")
 SHOWN_LINES = 200  # of a command's output; a notebook with a million lines cannot be opened again
 KEPT_BYTES = 10**7  # of a command's output
+END_S = 5.0  # how long a command's own leader may take to end after all that it leads
 CLOSE_S = 30.0  # how long the keeper may take to end its hosts
 AGAIN = "Run the notebook again from its first cell."
 MACOS = "; Ray calls several Ray nodes on macOS unsupported, so expect rough edges"
@@ -92,8 +93,7 @@ class Host:
                 in_time = _wait(process, timeout_s)
             finally:  # too late, or interrupted
                 if process.returncode is None:
-                    members.kill(members.of_session(process.pid))
-                    process.wait()
+                    self._end(process)
             output = _text(file)
         self.hosts.note(f"{self.name} $ {command}\n{output}")
         status = process.returncode
@@ -112,6 +112,17 @@ class Host:
         if quiet:
             print(f"✔ after {time.monotonic() - start:.1f} s")
         return CommandResult(command, output, status)
+
+    def _end(self, process: subprocess.Popen) -> None:
+        """End a command, and all that runs in its session."""
+        # On a separate host nsenter leads it, and ends after what it has started there. Were it killed first, nobody
+        # might ever collect that one, and a host cannot end before all of its processes are collected.
+        deadline = time.monotonic() + (END_S if self.hosts.separate else 0)
+        while process.returncode is None:
+            last_try = time.monotonic() >= deadline
+            members.kill(one for one in members.of_session(process.pid) if last_try or one.pid != process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
 
     def processes(self) -> ProcessTable:
         """The Ray processes that run on this host now, by the part that each plays."""

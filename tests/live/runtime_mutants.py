@@ -166,7 +166,7 @@ MUTANTS = {
 def main() -> None:
     part, config = sys.argv[1:]
     told = json.loads(Path(config).read_text())
-    mutant = MUTANTS.get(told["name"] if part == "init" else told["machine"]["name"])
+    mutant = MUTANTS.get(told["name"] if part == "init" else told["machine"])
     if mutant and mutant.part == part:
         mutant.change()
     sys.argv[1:] = [config]

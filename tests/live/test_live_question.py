@@ -36,7 +36,7 @@ RIGHT = {
     "disk-1": f"{JOIN} --num-cpus=4 --resources='{{\"fast_disk\": 1}}'",
 }
 ONE_GPU = RIGHT | {"gpu-1": f"{JOIN} --num-cpus=2 --num-gpus=1"}
-REFUSED = RIGHT | {"head": {"num_cpus": 0, "labels": {"tier": "control", "ray.io/tier": "control"}}}
+REFUSED = RIGHT | {"head": {"num_cpus": 0, "labels": {"tier": "control", "-tier": "control"}}}
 
 pytestmark = [
     pytest.mark.live,
@@ -206,7 +206,7 @@ def test_a_grader_who_runs_it_believes_nobody(believed: dict[str, batch.Row], ro
     pages = {name: (root / f"grading/feedback/{name}/{EX}/{EX}.html").read_text() for name in rows}
     assert "ran at once: 1 on gpu-1; 2 were wanted" in pages["forged"]
     assert "✔ pass (verified) · `train`" in pages["not-run"]
-    assert "this shape was started, and did not come up: " in pages["refused"] and "ray.io/tier" in pages["refused"]
+    assert "this shape was started, and did not come up: " in pages["refused"] and "-tier" in pages["refused"]
     wait_until(nothing_runs, GONE_WITHIN_S, what="all that the grader has started to end")
 
 

@@ -23,6 +23,7 @@ from helpers.rayhost.hosts import Hosts
 from helpers.rayhost.records import end_leftovers
 from helpers.state import course_root, state_dir
 from helpers.wait import WaitTimeout, wait_until
+from tests.isolation import orphans_adopted
 from tests.live.tools import fake_command, interrupted_after, machine, namespaces, processes_of, sleeping
 
 pytestmark = [
@@ -142,6 +143,15 @@ def test_a_command_that_does_not_end(cluster):
     with pytest.raises(CourseError, match=r"took longer than 0\.5 s and was ended: begun"):
         cluster.head.run("echo begun; setsid sleep 4711 & sleep 4711; sleep 4711", timeout_s=0.5)
     wait_gone(lambda: sleeping(4711), 5)
+
+
+def test_a_command_that_was_ended_is_collected(cluster):
+    """By the process that it hangs on: else its host could not end where the first process of all collects nobody."""
+    with orphans_adopted():
+        with pytest.raises(CourseError, match="took longer than"):
+            cluster.head.run("sleep 4717", timeout_s=0.5)
+        left = [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+        assert not left
 
 
 def test_a_command_that_is_interrupted(cluster):

@@ -46,7 +46,7 @@ def test_a_killed_build_leaves_no_second_one_and_nothing_half_built(
         [sys.executable, "-c", code, str(tmp_path)], cwd=course_root(), stdout=subprocess.DEVNULL
     )
     pid = int(wait_until(lambda: _text(tmp_path / "pid"), 60, what="Go to compile"))
-    assert build.running().startswith("0%, hello: ")
+    wait_until(lambda: build.running().startswith("0%, hello: "), 60, what="the build to say how far it is")
     process.kill()
     process.wait()
     assert store.is_locked() and build.start_in_background() is None  # Go is still at work
@@ -154,3 +154,14 @@ def test_the_kubelets_own_tests(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_go
+def test_to_ask_go_for_its_version_leaves_nothing_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    go = golang.at_hand()
+    subprocess.run([str(go.command), "env"], check=True, capture_output=True, env=go.environment(tmp_path))
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if path.parts[0] != "cache"] == []

@@ -413,6 +413,12 @@ def test_a_run_of_a_right_shape_is_full(shape, by):
     assert f"✔ pass ({by}) · `serve`" in str(report)
 
 
+def test_a_label_of_rays_own_kind_does_not_spoil_a_run():
+    """`ray start --labels` takes it, and what is seen of a Ray node leaves out all labels of that kind."""
+    shape = RIGHT["q1"][1] | {"head": {"num_cpus": 0, "labels": {"tier": "control", "ray.io/market-type": "spot"}}}
+    assert as_run(shape, lambda seen: seen["ray_nodes"]["head"]["labels"].pop("ray.io/market-type")).is_full
+
+
 @pytest.mark.parametrize(
     ("task", "shape"),
     [(("serve", "serve", "train", "train", "decode", "decode", "watch")[p], s) for p, s in MUTANTS["q1"]],

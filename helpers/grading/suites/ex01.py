@@ -335,8 +335,12 @@ def _seen(sighting: Sighting) -> dict[str, Counter[str]]:
 
 
 def _declared_by(offer: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    # Ray does not say that there is none of something
-    return {name: amount for name, amount in offer["resources"].items() if amount}, dict(offer["labels"])
+    # Ray does not say that there is none of something; and labels of its own kind, which it lets a host declare, are
+    # left out of what was seen (see `probe.ray_nodes`)
+    return (
+        {name: amount for name, amount in offer["resources"].items() if amount},
+        {key: value for key, value in offer["labels"].items() if not key.startswith("ray.io/")},
+    )
 
 
 q1_run = Suite(

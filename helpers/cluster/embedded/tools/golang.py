@@ -54,7 +54,7 @@ class Go:
         }
         if self.is_ours:  # a user without a Go expects no ~/go
             ours |= {"GOPATH": str(_home() / "path"), "GOCACHE": str(_home() / "cache"), "GOMODCACHE": str(_modules())}
-        return {name: value for name, value in os.environ.items() if name not in foreign} | ours
+        return {name: value for name, value in _surroundings().items() if name not in foreign} | ours
 
     def caches(self) -> tuple[Path, Path]:
         """Where it keeps compiled packages, and modules."""
@@ -85,7 +85,7 @@ def version_of(command: str | Path | None) -> str:
     """Such as "1.26.8"; empty if there is no such command, or it is no released Go."""
     if not command:
         return ""
-    said = _output([str(command), "env", "GOVERSION"], {**os.environ, "GOTOOLCHAIN": "local"})
+    said = _output([str(command), "env", "GOVERSION"], _surroundings() | {"GOTOOLCHAIN": "local"})
     found = re.match(r"go(\d+\.\d+(?:\.\d+)?)\b", said)
     return found[1] if found else ""
 
@@ -119,6 +119,17 @@ def _from_wheel() -> Go:
             f"Install Go {versions.GO_MIN} or newer so that `go version` shows it, and run the same command again.",
         )
     return go
+
+
+def _surroundings() -> dict[str, str]:
+    """The environment, changed so that Go keeps its counters (`go help telemetry`) in the course's cache.
+
+    Even `go version` writes some; in a user's home directory they would be files that the course made. What the user
+    has told Go by `go env -w` counts as before.
+    """
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    told = os.environ.get("GOENV") or str(config / "go" / "env")
+    return {**os.environ, "GOENV": told, "XDG_CONFIG_HOME": str(_home() / "config")}
 
 
 def _home() -> Path:
