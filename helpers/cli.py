@@ -37,7 +37,7 @@ STAGES = {
     "soak": "hours of kills and of Pods; not part of `course test`",
 }
 SLOWEST = 10
-LIVE = "Start the answers to live questions on hosts of this machine, in place of what learners report of their runs."
+LIVE = "Start the answers to live questions on this machine, in place of what learners report of their runs."
 
 
 def main() -> None:
@@ -64,8 +64,10 @@ def lab(
     from helpers import doctor as machine
     from helpers import jupyter
 
-    print(machine.report().short(), flush=True)
-    _begin_tools()
+    report = machine.report()
+    print(report.short(), flush=True)
+    if report.rows["namespaces"].ok:  # else the embedded cluster cannot run here
+        _begin_tools()
     jupyter.open_lab(port, browser)
 
 
@@ -211,13 +213,17 @@ def grade(
 def _live(exercise: str) -> batch.Live | None:
     """What starts answers on hosts of this machine; None, and a sentence, where no question asks for that."""
     from helpers.grading import batch
-    from helpers.rayhost import shape
+    from helpers.grading.check import KUBERNETES
 
     if not batch.is_live(exercise):
         print(f"– No question of {exercise} is about a running cluster: --live changes nothing.")
         return None
-    shape.require_memory()
-    return shape.run_apart
+    if batch.runs_on(exercise) == KUBERNETES:
+        from helpers.cluster import tryout as runner
+    else:
+        from helpers.rayhost import shape as runner
+    runner.require_memory()
+    return runner.run_apart
 
 
 def _show_row(row: batch.Row, number: int, count: int) -> None:
@@ -348,12 +354,9 @@ def tools_unpack(file: Annotated[Path, typer.Argument(help="What `course tools p
 
 
 def _begin_tools() -> None:
-    """Begin to build the cluster's programs beside JupyterLab, where they can run and there is a Go."""
-    from helpers import doctor as machine
+    """Begin to build the cluster's programs beside JupyterLab, where there is a Go."""
     from helpers.cluster.embedded.tools import build
 
-    if sys.platform != "linux" or not machine.can_build():
-        return
     if build.running() or build.start_in_background(apart=True):
         print(
             "The embedded cluster's programs are being built in the background; lessons 00 and 01 need none.\n"

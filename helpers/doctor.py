@@ -291,29 +291,14 @@ def _try_namespaces(as_root: bool) -> str | None:
     return None if done.ok else done.text or "no reason given"
 
 
-SWITCHES = {
-    # file under /proc/sys: the value that forbids, and the one that allows
-    "kernel/unprivileged_userns_clone": ("0", "1"),
-    "kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
-    "user/max_user_namespaces": ("0", "15000"),
-}
-
-
 def _why_refused(is_root: bool, proc_sys: Path = Path("/proc/sys")) -> tuple[str, str]:
     """The setting that forbids namespaces and the command that allows them; the first is empty if no setting does."""
-    for file, (forbids, allows) in SWITCHES.items():
-        # the first two bind only users other than root
-        if (not is_root or file.startswith("user/")) and _text(proc_sys / file) == forbids:
-            key = file.replace("/", ".")
-            return f"{key} is {forbids}", f"`sudo sysctl -w {key}={allows}`"
+    from helpers.cluster.embedded.namespaces import forbidding
+
+    if found := forbidding(is_root, proc_sys):
+        key, forbids, allows = found
+        return f"{key} is {forbids}", f"`sudo sysctl -w {key}={allows}`"
     return "", "in a container: start it with `--privileged`; elsewhere ask who runs this machine"
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def engine() -> Row:
@@ -321,8 +306,8 @@ def engine() -> Row:
     there = [tool for tool in ("docker", "podman") if shutil.which(tool)]
     answers = [tool for tool in there if _output([tool, "info"]).ok]
     found = [f"{tool} answers" for tool in answers] or [f"{tool} is there, but does not answer" for tool in there]
-    remark = "nothing here needs one: the lessons on Kubernetes, from 03 on, are not in this edition yet"
-    remark += ", and will not need one on Linux" if sys.platform == "linux" else ""
+    remark = "nothing here needs one: the lessons on Kubernetes, from 03 on, bring a cluster that runs without"
+    remark += "" if sys.platform == "linux" else ", which takes Linux"
     return Row(name, ", ".join(found) or "none", ok=True, cost=remark)
 
 
@@ -435,11 +420,6 @@ def tools() -> Row:
         return Row(name, f"being built: {at_work}", ok=True, cost="`course tools list` shows how far it is")
     cost = "the embedded cluster cannot start before they are; it takes 10 to 20 minutes, once"
     return Row(name, f"not built: {', '.join(lacking)}", ok=False, cost=cost, fix="`course tools build`")
-
-
-def can_build() -> bool:
-    """Whether the embedded cluster could run here, so that it is worth to build its programs."""
-    return namespaces().ok
 
 
 def nft() -> Row:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import psutil
 
+from helpers.proc import namespace_pids
 from helpers.wait import wait_until
 
 MARK = "COURSE_RAY_HOST"  # in the environment of all that a host on shifted ports starts: SESSION/HOST
@@ -32,10 +32,9 @@ def namespace(pid: int) -> int | None:
 def pid_inside(pid: int) -> int:
     """The pid that a process has in the process table of its own host; the same if that is this machine's."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        return namespace_pids(pid)[-1]
     except OSError:  # gone, or no Linux
         return pid
-    return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
 
 def of_namespace(number: int, init_pid: int) -> list[psutil.Process]:

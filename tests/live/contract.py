@@ -54,6 +54,7 @@ API = {
     **dict.fromkeys(("deployment", "replicaset", "statefulset", "daemonset"), "apis/apps/v1"),
     **dict.fromkeys(("job",), "apis/batch/v1"),
     **dict.fromkeys(("lease",), "apis/coordination.k8s.io/v1"),
+    **dict.fromkeys(("raycluster", "rayjob", "rayservice"), "apis/ray.io/v1"),
 }
 PLURAL = {"endpoints": "endpoints"}
 NO_NAMESPACE = {"node", "namespace"}

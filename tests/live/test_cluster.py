@@ -79,7 +79,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Clus
 def cluster(make: Callable[[], Cluster]) -> Cluster:
     """One with one machine, that the tests share; each leaves it ready."""
     shared = make()
-    status = shared.up([MACHINE])
+    status = shared.up([MACHINE], kuberay_wanted=False)
     assert status.is_ready, str(status)
     return shared
 
@@ -355,7 +355,7 @@ def test_power_loss_loses_no_object(cluster):
 
 def test_down_leaves_nothing_and_wipe_no_file(fresh):
     before = host()
-    fresh.up([MACHINE])
+    fresh.up([MACHINE], kuberay_wanted=False)
     fresh.kubectl("apply", "-f", "-", given=POD % ("runs", "exec sleep 1000"))
     fresh.kubectl("wait", "--for=condition=Ready", "pod/runs", "--timeout=120s")
     assert host() == before
@@ -373,7 +373,7 @@ def test_down_leaves_nothing_and_wipe_no_file(fresh):
 
 
 def test_a_port_that_is_taken_is_said_and_the_kubeconfig_follows(fresh):
-    fresh.up([])
+    fresh.up([], kuberay_wanted=False)
     port = fresh.port
     fresh.down()
     with socket.create_server(("127.0.0.1", port)):
@@ -384,7 +384,7 @@ def test_a_port_that_is_taken_is_said_and_the_kubeconfig_follows(fresh):
 
 
 def test_a_component_that_cannot_start_is_named_with_what_it_says(fresh):
-    fresh.up([])
+    fresh.up([], kuberay_wanted=False)
     fresh.down()
     shutil.rmtree(fresh.layout.etcd)
     fresh.layout.etcd.write_text("no directory")
@@ -393,7 +393,7 @@ def test_a_component_that_cannot_start_is_named_with_what_it_says(fresh):
 
 
 def test_certificates_that_have_ended_are_made_anew_and_it_is_said(fresh):
-    fresh.up([MACHINE])
+    fresh.up([MACHINE], kuberay_wanted=False)
     fresh.down()
     shutil.rmtree(fresh.layout.pki)
     pki.Pki(fresh.layout.pki).ensure(now=datetime.now(UTC) - timedelta(days=500))
@@ -407,7 +407,8 @@ def said_in_a_world(cluster: Cluster, *preparation: str) -> str:
     script = "; ".join(["set -e", *preparation, 'exec "$@"'])
     code = "import sys; from pathlib import Path; from helpers.cluster.embedded.cluster import EmbeddedCluster as E"
     code += "; from helpers.cluster.embedded.layout import Layout; from helpers.errors import CourseError\n"
-    code += "try: print(E(Layout(Path(sys.argv[1]))).up([]))\nexcept CourseError as error: print(error)"
+    code += "cluster = E(Layout(Path(sys.argv[1])))\ntry: print(cluster.up([], kuberay_wanted=False))\n"
+    code += "except CourseError as error: print(error)"
     own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     command = [*own, "sh", "-c", script, "sh", sys.executable, "-c", code, str(cluster.layout.root)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=course_root(), timeout=200)
@@ -481,7 +482,8 @@ def test_without_root_too(as_user):
 
 def test_two_ups_at_once_make_one_cluster(fresh):
     code = "import sys; from pathlib import Path; from helpers.cluster.embedded.cluster import EmbeddedCluster as E"
-    code += "; from helpers.cluster.embedded.layout import Layout; E(Layout(Path(sys.argv[1]))).up([])"
+    code += "; from helpers.cluster.embedded.layout import Layout"
+    code += "; E(Layout(Path(sys.argv[1]))).up([], kuberay_wanted=False)"
     command = [sys.executable, "-c", code, str(fresh.layout.root)]
     both = [subprocess.Popen(command, cwd=course_root(), stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]

@@ -307,7 +307,7 @@ def cluster(home: Path, before: Before, shared: Path) -> Iterator[Cluster]:
     """Two machines, and Pods that do what may reach the host."""
     made = Cluster(Layout(home / "state" / "ray-course" / "embedded"))
     try:
-        made.up(MACHINES)
+        made.up(MACHINES, kuberay_wanted=False)
         strangers = "".join(STRANGER % pair for pair in STRANGERS.items())
         made.kubectl("apply", "-f", "-", given=PODS % {"shared": shared} + strangers)
         running = ["pod/web", "pod/writer", "pod/owner", *(f"pod/{name}" for name in STRANGERS)]

@@ -55,7 +55,7 @@ def mutants() -> Iterator[EmbeddedCluster]:
         patch.setattr(machines.Writer, "_init_spec", mutated_spec)
         patch.setattr(cluster, "Boot", lambda **fields: boot(**fields | {"init": (*ours, "init")}))
         try:
-            made.up([Machine(SOUND)])
+            made.up([Machine(SOUND)], kuberay_wanted=False)
             yield made
         finally:
             made.down(wipe=True)

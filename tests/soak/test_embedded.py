@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from helpers.cluster.embedded import control
 from helpers.cluster.embedded.layout import Layout, Machine
 from helpers.wait import wait_until
 from tests.live.embedded import Cluster, cgroups
-from tests.live.test_cluster import CONTROL_PLANE
 from tests.live.tools import processes_of
+from tests.soak.kills import (
+    CONVERGED_S,
+    POD_PROCESS,
+    Acknowledged,
+    container_processes,
+    dice,
+    is_part_of,
+    kill,
+    nodes_are_ready,
+    settle,
+    victims,
+    without_pods,
+)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded cluster needs Linux")
 MACHINES = [Machine("m-1", cpu=8), Machine("m-2", cpu=8), Machine("m-3", cpu=8)]
 PODS = 60
 ROUNDS, A_ROUND = 10, 20  # 200 Pods are made and deleted
 KILLS = 100
-SEED = int(os.environ.get("COURSE_SEED", time.time()))
-CONVERGED_S = 180
 # what a component may grow by over 200 Pods, as Go's collector and Python's allocator come to their level
 MORE_MEMORY = 1.5
 MORE_FDS = 8
@@ -61,7 +64,7 @@ def cluster() -> Iterator[Cluster]:
         Path(directory).chmod(0o755)
         shared = Cluster(Layout(Path(directory) / "embedded"))
         try:
-            shared.up(MACHINES)
+            shared.up(MACHINES, kuberay_wanted=False)
             yield shared
         finally:
             shared.down(wipe=True)
@@ -94,65 +97,10 @@ def delete(cluster: Cluster, name: str) -> None:
     wait_until(is_gone, CONVERGED_S, what=f"the Pods of {name} to go", every_s=0.5)
 
 
-def host_init(cluster: Cluster, machine: str) -> psutil.Process:
-    return psutil.Process(cluster.status()[machine].pid)
-
-
-def held(cluster: Cluster) -> dict[str, object]:
-    """What Pods must give back, counted outside of Kubernetes."""
-    found: dict[str, object] = {}
-    with control.connect(cluster.layout.root, 5) as connection:
-        supervisor = control.supervisor_pid(connection)
-    inside = ["nsenter", f"--target={supervisor}", "--net", "--user", "--preserve-credentials"]
-    inside = inside if os.geteuid() else inside[:3]
-    links = subprocess.run([*inside, "ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
-    routes = subprocess.run([*inside, "ip", "-o", "route"], capture_output=True, text=True, check=True).stdout
-    found["links"] = len(links.splitlines())
-    found["routes"] = len(routes.splitlines())
-    found["processes"] = dict(Counter(p.name() for p in psutil.Process(supervisor).children(recursive=True)))
-    found["cgroups"] = sum(1 for top in cgroups(cluster) for _ in top.rglob("*/"))
-    for machine in MACHINES:
-        init = host_init(cluster, machine.name)
-        disk = cluster.layout.machine(machine.name)
-        found[f"mounts of {machine.name}"] = len(Path(f"/proc/{init.pid}/mountinfo").read_text().splitlines())
-        found[f"Pod directories of {machine.name}"] = len(list((disk.kubelet / "pods").glob("*")))
-        found[f"Pod logs of {machine.name}"] = len(list(disk.pod_logs.glob("*")))
-        for kind in ("sandboxes", "containers"):
-            found[f"{kind} of {machine.name}"] = len(list((disk.runtime / kind).glob("*")))
-    leases = cluster.kubectl("get", "leases", "-A", "-o", "name")
-    found["leases"] = sorted(leases.splitlines())
-    return found
-
-
 def level(cluster: Cluster) -> dict[str, tuple[int, int]]:
     """Open files and bytes of memory of every component."""
     rows = cluster.status().components
     return {row.name: (len(os.listdir(f"/proc/{row.pid}/fd")), row.memory_bytes) for row in rows}
-
-
-def without_pods(cluster: Cluster) -> dict[str, object]:
-    """What is held when there are no Pods. The kubelet removes the logs of ended Pods once a minute."""
-    of_pods = ("Pod directories", "Pod logs", "sandboxes", "containers", "cgroups")
-
-    def is_empty() -> dict[str, object]:
-        now = held(cluster)
-        left = {what: count for what, count in now.items() if what.startswith(of_pods) and count}
-        assert not left, f"{json.dumps(left)}"
-        return now
-
-    return wait_until(is_empty, 150, what="the first Pods' files to go", every_s=2)
-
-
-def settle(cluster: Cluster, before: dict[str, object]) -> None:
-    """Wait until everything that Pods held is given back."""
-
-    def is_level() -> bool:
-        after = held(cluster)
-        more = {what: (before[what], after[what]) for what in before if after[what] != before[what]}
-        assert not more, f"left over (before, after): {json.dumps(more)}"
-        return True
-
-    wait_until(is_level, 150, what="all that Pods held to be given back", every_s=2)
 
 
 def test_sixty_pods_and_two_hundred_cycles_leave_nothing(cluster):
@@ -190,24 +138,12 @@ def containers(cluster: Cluster) -> dict[str, tuple[str, int]]:
     }
 
 
-def container_processes(cluster: Cluster) -> list[psutil.Process]:
-    """First processes of the containers, as children of their machines' first processes."""
-    found = []
-    status = cluster.status()
-    for machine in MACHINES:
-        services = {status[f"{machine.name}.{service}"].pid for service in ("runtime", "kubelet")}
-        children = host_init(cluster, machine.name).children()
-        found += [child for child in children if child.pid not in services and child.name() == "sh"]
-    return found
-
-
 def converge(cluster: Cluster, work: int) -> None:
     def is_fine() -> bool:
         cluster.is_ready()
         there = ready_replicas(cluster, "work")
         assert there == work, f"{there} of {work} Pods are ready"
-        nodes = cluster.kubectl("get", "nodes", "--no-headers").splitlines()
-        assert all(" Ready " in line for line in nodes), f"Kubernetes nodes: {nodes}"
+        nodes_are_ready(cluster)
         # all ready is not enough: kube-controller-manager may not have seen yet that something went
         stuck = cluster.kubectl("get", "pods", "-l", "app=work", "--no-headers").splitlines()
         assert len(stuck) == work, f"{len(stuck)} Pods instead of {work}"
@@ -218,54 +154,28 @@ def converge(cluster: Cluster, work: int) -> None:
 
 def test_a_hundred_kills(cluster):
     """Components, kubelets, runtimes, machines and Pods' processes, at random; `COURSE_SEED` repeats a run."""
-    print(f"COURSE_SEED={SEED}")
-    dice = random.Random(SEED)
-    work = 9
+    chance, work = dice(), 9
     apply(cluster, "work", work)
-    victims = [*CONTROL_PLANE]
-    for machine in MACHINES:
-        victims += [machine.name, f"{machine.name}.kubelet", f"{machine.name}.runtime", "a Pod's process"]
-    acknowledged = []
+    acknowledged = Acknowledged(cluster)
     for number in range(KILLS):
-        name = f"kept-{number}"
-        cluster.kubectl("create", "configmap", name)
-        acknowledged.append(f"configmap/{name}")
-        victim = dice.choice(victims)
+        acknowledged.one_more()
+        victim = chance.choice(victims(cluster))
         print(f"{number}: {victim}", flush=True)
         before = containers(cluster)
-        if victim == "a Pod's process":
-            dice.choice(container_processes(cluster)).kill()
+        if victim == POD_PROCESS:
+            chance.choice(container_processes(cluster, ["sh"])).kill()
             # all are ready until the kubelet has seen it
             wait_until(lambda: containers(cluster) != before, 60, what="the kubelet to start it again", every_s=0.5)  # noqa: B023
         else:
-            os.kill(cluster.status()[victim].pid, signal.SIGKILL)
-        if victim in {machine.name for machine in MACHINES}:
-            lost_and_booted_again(cluster, next(m for m in MACHINES if m.name == victim))
+            kill(cluster, victim)
         converge(cluster, work)
-        if victim.endswith((".kubelet", ".runtime")) or victim in CONTROL_PLANE:
+        if is_part_of(victim, cluster):
             assert containers(cluster) == before, f"{victim} took Pods along"
-    there = set(cluster.kubectl("get", "configmaps", "-o", "name").splitlines())
-    assert set(acknowledged) <= there
+    acknowledged.check()
     cluster.power_loss()
     cluster.up()
-    there = set(cluster.kubectl("get", "configmaps", "-o", "name").splitlines())
-    assert set(acknowledged) <= there
+    acknowledged.check()
     converge(cluster, work)
-
-
-def lost_and_booted_again(cluster: Cluster, machine: Machine) -> None:
-    """It looks like a lost machine to Kubernetes, and comes back when it is booted."""
-
-    def is_lost() -> bool:
-        row = cluster.status()[machine.name]
-        assert row.state == "lost", f"it is {row.state}"
-        ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
-        seen = cluster.kubectl("get", "node", machine.name, "-o", ready)
-        assert seen == "Unknown", f"its condition Ready is {seen}"
-        return True
-
-    wait_until(is_lost, 60, what=f"{machine.name} to be seen as lost", every_s=1)
-    cluster.add_machine(machine)
 
 
 def test_nothing_is_left(cluster):

@@ -411,17 +411,18 @@ def test_lab_builds_only_where_the_cluster_could_run(
     from helpers.cluster.embedded.tools import build
 
     begun = []
-    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(jupyter, "open_lab", lambda *_: None)
     monkeypatch.setattr(build, "running", lambda: "")
     monkeypatch.setattr(build, "start_in_background", lambda **how: begun.append(how) or object())
-    monkeypatch.setattr(doctor, "can_build", lambda: False)
-    cli._begin_tools()
+    namespaces = {ok: doctor.Row("network namespaces", "", ok=ok) for ok in (False, True)}
+    monkeypatch.setattr(doctor, "report", lambda: doctor.Report({"namespaces": namespaces[False]}))
+    cli.lab(None, browser=False)
     assert not begun
-    monkeypatch.setattr(doctor, "can_build", lambda: True)
-    cli._begin_tools()
+    monkeypatch.setattr(doctor, "report", lambda: doctor.Report({"namespaces": namespaces[True]}))
+    cli.lab(None, browser=False)
     assert begun == [{"apart": True}] and "lessons 00 and 01 need none" in capsys.readouterr().out
     monkeypatch.setattr(build, "running", lambda: "50%, etcd")  # never two
-    cli._begin_tools()
+    cli.lab(None, browser=False)
     assert len(begun) == 1 and "course tools list" in capsys.readouterr().out
 
 

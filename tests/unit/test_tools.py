@@ -8,6 +8,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,6 +183,25 @@ def test_the_key_changes_with_what_is_built(hello: Family, monkeypatch: pytest.M
         with open(hello.folder / change, "a") as file:
             file.write("\n// more\n")
     assert hello.key() != before
+
+
+@needs_go
+def test_files_of_the_module_lie_beside_the_program(
+    hello: Family, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (hello.folder / "config").mkdir()
+    (hello.folder / "config" / "a.yaml").write_text("a: 1\n")
+    more = replace(hello, manifests=("config/a.yaml",))
+    assert more.key() != hello.key()
+    monkeypatch.setattr(table, "FAMILIES", (more,))
+    assert build.build() == ["hello"]
+    archive.pack(tmp_path / "a.tar")
+    shutil.rmtree(store.root())
+    assert archive.unpack(tmp_path / "a.tar") == ["hello"]
+    beside = store.home(more) / "a.yaml"
+    assert beside.read_text() == "a: 1\n" and not store.lacking(more)
+    beside.unlink()
+    assert store.lacking(more) == list(more.programs)
 
 
 def test_an_unknown_program() -> None:

@@ -10,6 +10,10 @@ from urllib.parse import urlsplit
 from helpers.cluster.embedded.pki import ADMIN, CA, Pki
 
 FIELD_MANAGER = "course"
+JSON = "application/json"
+METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+TIMEOUT_S = 10
+LONG_S = 60  # for what is large: a custom resource definition of KubeRay has a megabyte
 
 
 class ApiError(Exception):
@@ -38,6 +42,16 @@ class Api:
         """
         return self._request("GET", path)
 
+    def metadata(self, collection: str) -> list[dict]:
+        """Names, labels and annotations of all objects of a collection, without the objects.
+
+        Raises:
+            OSError: if nobody answers.
+            ApiError: if the API server refuses.
+        """
+        found = self._request("GET", collection, accept=METADATA_ONLY)["items"]
+        return [one["metadata"] for one in found or []]  # none is null, not an empty list
+
     def apply(self, collection: str, thing: dict) -> None:
         """Make an object so, whether it is there or not (server-side apply).
 
@@ -45,19 +59,26 @@ class Api:
             OSError: if nobody answers.
             ApiError: if the API server refuses.
         """
-        path = f"{collection}/{thing['metadata']['name']}?fieldManager={FIELD_MANAGER}&force=true"
-        self._request("PATCH", path, json.dumps(thing), "application/apply-patch+yaml")
+        self.apply_text(f"{collection}/{thing['metadata']['name']}", json.dumps(thing).encode())
+
+    def apply_text(self, path: str, manifest: bytes) -> None:
+        """As `apply`, of an object at `path` that is written in YAML or JSON."""
+        path = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
+        self._request("PATCH", path, manifest, "application/apply-patch+yaml", timeout_s=LONG_S)
 
     def delete(self, path: str) -> None:
         """Delete the object at `path`, if there is one."""
         self._request("DELETE", path)
 
-    def _request(self, method: str, path: str, body: str | None = None, kind: str = "application/json") -> dict | None:
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, kind: str = JSON, accept: str = JSON,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict | None:  # fmt: skip
         connection = http.client.HTTPSConnection(
-            self._address.hostname, self._address.port, timeout=10, context=self._context
+            self._address.hostname, self._address.port, timeout=timeout_s, context=self._context
         )
         try:
-            connection.request(method, path, body, {"Content-Type": kind, "Accept": "application/json"})
+            connection.request(method, path, body, {"Content-Type": kind, "Accept": accept})
             answer = connection.getresponse()
             text = answer.read()
         except http.client.HTTPException as error:

@@ -75,13 +75,15 @@ class Boot:
     @classmethod
     def from_text(cls, text: str) -> Boot:
         data = json.loads(text)
-        components = tuple(
-            Component(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
-            for one in data.pop("components")
-        )
+        components = tuple(map(as_component, data.pop("components")))
         machines = tuple(as_machine(one) for one in data.pop("machines"))
         data |= {"root": Path(data["root"]), "init": tuple(data["init"])}
         return cls(**data, components=components, machines=machines)
+
+
+def as_component(data: dict) -> Component:
+    """What `dataclasses.asdict` and JSON made of a component, as it was."""
+    return Component(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
 def as_machine(data: dict[str, str]) -> DeclaredMachine:

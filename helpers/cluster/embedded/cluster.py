@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,17 +20,19 @@ from typing import IO
 import psutil
 
 from helpers import versions
-from helpers.cluster.embedded import control, controlplane, kubeconfig, machines, pki
+from helpers.cluster.embedded import control, controlplane, kubeconfig, kuberay, machines, pki
 from helpers.cluster.embedded.api import Api, ApiError
 from helpers.cluster.embedded.boot import Boot
 from helpers.cluster.embedded.layout import DEFAULT_MACHINES, Layout, Machine
 from helpers.cluster.embedded.status import Component, Status
 from helpers.errors import CourseError
+from helpers.proc import namespace_pids
 from helpers.state import course_root, try_lock
 from helpers.wait import wait_until
 
 PORT = 26443  # below the ports that a system gives to outgoing connections, and known for nothing else
 READY_S = 180.0  # a first start on a busy machine with slow disks; a usual one takes seconds
+DEFINITIONS_S = 600.0  # KubeRay's, once: 8 s where nothing else runs, minutes where much does
 BOOT_S = 30.0  # namespaces and mounts: parts of a second
 STOP_S = 60.0
 ASK_S = 10.0
@@ -61,12 +63,16 @@ class EmbeddedCluster:
 
     # ---- up ----------------------------------------------------------------------------------------------------------
 
-    def up(self, machines_wanted: Sequence[Machine] | None = None, *, wait: bool = True) -> Status:
+    def up(
+        self, machines_wanted: Sequence[Machine] | None = None, *, kuberay_wanted: bool | None = None, wait: bool = True
+    ) -> Status:
         """Start the cluster, or find that it runs; boot the machines that are declared and do not run.
 
         Args:
             machines_wanted: machines to declare. Left away: those declared before, or `DEFAULT_MACHINES` in a new
                 cluster.
+            kuberay_wanted: whether KubeRay belongs to the cluster. Left away: as declared before, or yes in a new one.
+                Its definitions take the first start 12 s longer.
             wait: return when everything is ready; otherwise as soon as the API server answers.
 
         Returns:
@@ -77,18 +83,22 @@ class EmbeddedCluster:
         """
         self._check_machine()
         self._make_root()
+        with_kuberay = self._with_kuberay() if kuberay_wanted is None else kuberay_wanted
+        manifests = self._kuberay_manifests() if with_kuberay else {}
         wanted = DEFAULT_MACHINES if machines_wanted is None and not self.layout.machines.exists() else machines_wanted
         lock = self._lock()
         if lock is None:
             remarks = ["The cluster ran already."]
+            self._declare_kuberay(with_kuberay)
             for machine in wanted or ():
                 self.add_machine(machine, wait=False)
         else:
             with lock:
+                self._declare_kuberay(with_kuberay)
                 for machine in wanted or ():
                     machines.declare(self.layout, machine)
                 remarks = self._boot(lock)
-        self._become_ready(wait)
+        self._become_ready(wait, manifests)
         status = self.status()
         return Status(status.components, status.kubeconfig, status.server, tuple(remarks))
 
@@ -226,11 +236,13 @@ class EmbeddedCluster:
         (self.layout.root / "port").write_text(str(listener.getsockname()[1]))
         return listener, remarks
 
-    def _become_ready(self, wait: bool) -> None:
+    def _become_ready(self, wait: bool, manifests: Mapping[str, Path]) -> None:
         api = self._api()
         self._await(lambda: self._look({controlplane.API, controlplane.FORWARDER}), "the API server")
         for collection, thing in controlplane.objects():
             self._await(lambda c=collection, t=thing: api.apply(c, t) or True, "the cluster's first objects")
+        if manifests:
+            self._add_kuberay(api, manifests)
         if not wait:
             return
         self._await(lambda: self._look(None), "the cluster")
@@ -238,7 +250,22 @@ class EmbeddedCluster:
         for name in machines.declared(self.layout):
             self._await(lambda n=name: self._is_machine_ready(api, n), f"the Kubernetes node {name}")
 
-    def _await(self, predicate: Callable[[], bool], what: str) -> None:
+    def _with_kuberay(self) -> bool:
+        """Whether KubeRay is declared to belong to the cluster."""
+        file = self.layout.declared
+        return json.loads(file.read_text())["kuberay"] if file.exists() else True
+
+    def _declare_kuberay(self, wanted: bool) -> None:
+        if not self.layout.declared.exists() or wanted != self._with_kuberay():
+            pki.write_private(self.layout.declared, json.dumps({"kuberay": wanted}).encode())
+
+    def _add_kuberay(self, api: Api, manifests: Mapping[str, Path]) -> None:
+        """The definitions first: for a kind that is not there, the operator looks again only after ten seconds."""
+        self._await(lambda: kuberay.install(api, manifests), "KubeRay's custom resource definitions", DEFINITIONS_S)
+        self._await(lambda: kuberay.is_served(api), "the kinds of KubeRay", DEFINITIONS_S)
+        self._ask(op="add_component", component=_as_json(kuberay.operator(self.layout.inside, self._binary)))
+
+    def _await(self, predicate: Callable[[], bool], what: str, timeout_s: float = READY_S) -> None:
         def ask() -> bool:
             try:
                 return predicate()
@@ -246,7 +273,7 @@ class EmbeddedCluster:
                 raise AssertionError(str(error)) from error
 
         fix = "Run `course status` to see which component is in the way, and `course logs COMPONENT` to see why."
-        wait_until(ask, READY_S, what=what, fix=fix)
+        wait_until(ask, timeout_s, what=what, fix=fix)
 
     def _look(self, names: set[str] | None) -> bool:
         """Whether the named components are ready (None: all, and the machines).
@@ -455,6 +482,11 @@ class EmbeddedCluster:
 
         return tools.binary(name)
 
+    def _kuberay_manifests(self) -> dict[str, Path]:
+        from helpers.cluster.embedded import tools
+
+        return tools.kuberay_manifests()
+
     @property
     def _python(self) -> tuple[str, ...]:
         return (sys.executable, "-m")
@@ -478,8 +510,9 @@ def _as_json(machine: object) -> dict:
 
 
 def _version(component: str) -> str:
-    family = {"etcd": "ETCD", "coredns": "COREDNS", "forwarder": ""}.get(component, "KUBERNETES")
-    is_machine = not component.startswith("kube-") and component not in ("etcd", "coredns")
+    own = {"etcd": "ETCD", "coredns": "COREDNS", kuberay.OPERATOR: "KUBERAY", "forwarder": ""}
+    family = own.get(component, "KUBERNETES")
+    is_machine = not component.startswith("kube-") and component not in own
     return "" if is_machine and not component.endswith(".kubelet") else getattr(versions, family, "")
 
 
@@ -490,10 +523,8 @@ def _host_pids(supervisor: int) -> dict[int, int]:
         root = psutil.Process(supervisor)
         for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(OSError):
-                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                # from the namespace of this /proc inwards: ours, the cluster's, and for some a machine's
-                pids = next(line for line in lines if line.startswith("NSpid:")).split()[1:]
-                found[int(pids[1])] = process.pid
+                # ours, the cluster's, and for some a machine's
+                found[namespace_pids(process.pid)[1]] = process.pid
     return found
 
 

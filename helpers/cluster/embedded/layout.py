@@ -118,6 +118,11 @@ class Layout:
         return hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
 
     @property
+    def declared(self) -> Path:
+        """What belongs to the cluster beside its machines, which have files of their own: `{"kuberay": true}`."""
+        return self.root / "declared.json"
+
+    @property
     def machines(self) -> Path:
         return self.root / "machines"
 

@@ -101,16 +101,22 @@ SWITCHES = {
 }
 
 
-def _refused(proc_sys: Path = Path("/proc/sys")) -> CourseError:
-    """What stands in the way of namespaces here."""
-    is_root = os.geteuid() == 0
+def forbidding(is_root: bool, proc_sys: Path = Path("/proc/sys")) -> tuple[str, str, str] | None:
+    """The setting that forbids namespaces: its name, its value, and the value that allows them; None if none does."""
     for file, (forbids, allows, also_root) in SWITCHES.items():
         if (also_root or not is_root) and _text(proc_sys / file) == forbids:
-            key = file.replace("/", ".")
-            return CourseError(
-                f"The cluster needs namespaces of its own, and {key} is {forbids}.",
-                f"Run `sudo sysctl -w {key}={allows}`, or start the cluster as root.",
-            )
+            return file.replace("/", "."), forbids, allows
+    return None
+
+
+def _refused(proc_sys: Path = Path("/proc/sys")) -> CourseError:
+    """What stands in the way of namespaces here."""
+    if found := forbidding(os.geteuid() == 0, proc_sys):
+        key, forbids, allows = found
+        return CourseError(
+            f"The cluster needs namespaces of its own, and {key} is {forbids}.",
+            f"Run `sudo sysctl -w {key}={allows}`, or start the cluster as root.",
+        )
     return CourseError(
         "The cluster needs namespaces of its own, and this machine refuses them.",
         "In a container: start it with `--privileged`; elsewhere ask who runs this machine.",

@@ -66,6 +66,7 @@ CERTIFICATES = (
     Certificate("scheduler", CA, "system:kube-scheduler"),
     Certificate("proxy", CA, "system:kube-proxy"),
     Certificate("coredns", CA, "system:coredns"),
+    Certificate("kuberay-operator", CA, "kuberay-operator"),
     Certificate("front-proxy-client", FRONT_PROXY_CA, "front-proxy-client"),
     Certificate("etcd", ETCD_CA, "etcd", names=("localhost", LOOPBACK)),
     Certificate("apiserver-etcd-client", ETCD_CA, "kube-apiserver-etcd-client"),

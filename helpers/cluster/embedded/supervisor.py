@@ -24,12 +24,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from helpers.cluster.embedded import control, namespaces, network
-from helpers.cluster.embedded.boot import MACHINE, Boot, Component, DeclaredMachine, as_machine
-from helpers.cluster.embedded.layout import INSIDE, RUN, Layout
+from helpers.cluster.embedded.boot import MACHINE, Boot, Component, DeclaredMachine, as_component, as_machine
+from helpers.cluster.embedded.layout import COREDNS_ADDRESS, INSIDE, RUN, Layout
 from helpers.cluster.embedded.runtime import cgroups, linux
 from helpers.cluster.embedded.runtime.backoff import Backoff
 from helpers.cluster.embedded.runtime.init_client import Init, InitError
 from helpers.errors import CourseError
+from helpers.proc import namespace_pids
 
 PROBE_EVERY_S, PROBE_TIMEOUT_S = 0.05, 2.0
 INIT_TIMEOUT_S = 2.0
@@ -71,7 +72,8 @@ def _own_run() -> None:
     linux.mount("tmpfs", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
     RUN.mkdir(mode=0o700)
     ours = RUN / "resolv.conf"
-    ours.write_text("")  # the components need no names; ask nobody, rather than the host's servers, out of reach here
+    # KubeRay's operator asks for the names of Services. The host's own servers are out of reach here.
+    ours.write_text(f"nameserver {COREDNS_ADDRESS}\n")
     if target.is_relative_to("/run"):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
@@ -148,9 +150,7 @@ def pids_of_children(init: int) -> dict[int, int]:
     with contextlib.suppress(OSError):
         for pid in Path(f"/proc/{init}/task/{init}/children").read_text().split():
             with contextlib.suppress(OSError):
-                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-                numbers = next(line for line in lines if line.startswith("NSpid:")).split()
-                found[int(numbers[-1])] = int(pid)
+                found[namespace_pids(int(pid))[-1]] = int(pid)
     return found
 
 
@@ -184,7 +184,7 @@ class Supervisor:
 
     def __init__(self, boot: Boot):
         self.boot, self.layout = boot, Layout(boot.root).inside
-        self.components = {component.name: Child(component.name) for component in boot.components}
+        self.components: dict[str, Child] = {}
         self.machines: dict[str, Child] = {}
         self.declared: dict[str, DeclaredMachine] = {}
         self.by_pid: dict[int, Child] = {}
@@ -201,7 +201,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGTERM, lambda: loop.create_task(self.stop()))
         server = await asyncio.start_unix_server(self.serve, sock=listener)
         for component in self.boot.components:
-            self.tasks[component.name] = loop.create_task(self.keep(component))
+            self.add_component(component)
         for machine in self.boot.machines:
             await self.add_machine(machine)
         async with server:
@@ -214,6 +214,12 @@ class Supervisor:
                 child.ended(status)
 
     # ---- components --------------------------------------------------------------------------------------------------
+
+    def add_component(self, component: Component) -> None:
+        """Run a component from now on, unless it is one already."""
+        if component.name not in self.components:
+            self.components[component.name] = Child(component.name)
+            self.tasks[component.name] = asyncio.create_task(self.keep(component))
 
     async def keep(self, component: Component) -> None:
         """Run a component for ever."""
@@ -346,6 +352,7 @@ class Supervisor:
     async def answer(self, request: dict) -> dict:
         operations: dict[str, Callable[[dict], Awaitable[None]]] = {
             "status": self._op_status,
+            "add_component": self._op_add_component,
             "add_machine": self._op_add_machine,
             "remove_machine": self._op_remove_machine,
             "stop": self._op_stop,
@@ -390,6 +397,9 @@ class Supervisor:
 
     async def _op_status(self, request: dict) -> None:
         """Every answer holds it."""
+
+    async def _op_add_component(self, request: dict) -> None:
+        self.add_component(as_component(request["component"]))
 
     async def _op_add_machine(self, request: dict) -> None:
         await self.add_machine(as_machine(request["machine"]))

@@ -89,9 +89,7 @@ def unpack(file: Path) -> list[str]:
 
 def _files(family: Family) -> dict[str, Path]:
     files = {program.name: store.binary(program.name) for program in family.programs}
-    if family.descriptor:
-        files[table.DESCRIPTOR] = store.home(family) / table.DESCRIPTOR
-    return files
+    return files | {name: store.home(family) / name for name in family.others}
 
 
 def _go(family: Family) -> str:

@@ -249,6 +249,10 @@ class Job:
         self._run([*verb, *self.family.flags, "-o", target, *self._sources()], seen)
         if self.family.descriptor:
             subprocess.run([self.part / "kubelet", "--cri-descriptor", self.part / table.DESCRIPTOR], check=True)
+        if self.family.manifests:
+            module = Path(self._run(["list", "-m", "-f", "{{.Dir}}", self.family.module], seen).strip())
+            for path in self.family.manifests:
+                shutil.copyfile(module / path, self.part / Path(path).name)
         store.put_in_place(self.part, self.family, self.go.version)
 
     def _sources(self) -> list[str]:

@@ -55,6 +55,19 @@ def binary(name: str) -> Path:
     )
 
 
+def kuberay_manifests() -> dict[str, Path]:
+    """KubeRay's CRDs and its operator's ClusterRole, as its module has them, by the names in `table`.
+
+    Raises:
+        CourseError: if they are not there, or not as they were when the operator was built.
+    """
+    family, program = table.find("ray-operator")
+    binary(program.name)
+    if lacking(family):
+        raise CourseError("The manifests of KubeRay are not beside its operator.", f"Run {BUILD}.")
+    return {name: home(family) / name for name in family.others}
+
+
 def look(family: Family, program: Program) -> Found | None:
     """Where a program is; None if it has to be built. Sizes are compared, checksums are not: that takes seconds."""
     there = on_path(program, family.version)
@@ -69,7 +82,8 @@ def look(family: Family, program: Program) -> Found | None:
 def lacking(family: Family) -> list[Program]:
     """The programs of a family that have to be built."""
     lacking = [program for program in family.programs if not look(family, program)]
-    if not lacking and family.descriptor and not _has_size(home(family) / table.DESCRIPTOR, manifest(home(family))):
+    made = manifest(home(family))
+    if not lacking and not all(_has_size(home(family) / name, made) for name in family.others):
         return list(family.programs)
     return lacking
 

@@ -44,6 +44,7 @@ class Family:
         programs: what is built.
         stamps: variables of the linker that tell the programs their version.
         descriptor: whether the kubelet writes the messages of the CRI beside the programs, as `cri.pb`.
+        manifests: files of the module that lie beside the programs too, by their paths in it.
         for_tests: whether only tests need it; it is a suite of Go tests then.
     """
 
@@ -53,6 +54,7 @@ class Family:
     programs: tuple[Program, ...]
     stamps: tuple[str, ...] = ()
     descriptor: bool = False
+    manifests: tuple[str, ...] = ()
     for_tests: bool = False
 
     @property
@@ -62,7 +64,12 @@ class Family:
     @property
     def files(self) -> tuple[str, ...]:
         """Every file of a finished build."""
-        return tuple(program.name for program in self.programs) + ((DESCRIPTOR,) if self.descriptor else ())
+        return tuple(program.name for program in self.programs) + self.others
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Those that are no programs."""
+        return ((DESCRIPTOR,) if self.descriptor else ()) + tuple(Path(path).name for path in self.manifests)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -77,10 +84,14 @@ class Family:
         for path in [self.folder / "go.mod", self.folder / "go.sum", *sources]:
             text = path.read_bytes()
             digest.update(f"{path.name} {len(text)}\n".encode() + text)
+        for path in self.manifests:
+            digest.update(f"{path}\n".encode())
         return digest.hexdigest()[:16]
 
 
 DESCRIPTOR = "cri.pb"
+CRDS = tuple(f"ray.io_{kind}.yaml" for kind in ("rayclusters", "rayjobs", "rayservices", "raycronjobs"))
+ROLE = "role.yaml"  # the operator's ClusterRole; Helm's chart has the same rules
 
 
 def _kubernetes_stamps(version: str) -> Iterator[str]:
@@ -129,6 +140,7 @@ FAMILIES = (
         "github.com/ray-project/kuberay/ray-operator",
         versions.KUBERAY,
         (Program("ray-operator", "github.com/ray-project/kuberay/ray-operator"),),  # it cannot say its version
+        manifests=(*(f"config/crd/bases/{crd}" for crd in CRDS), f"config/rbac/{ROLE}"),
     ),
     Family(
         "critest",
