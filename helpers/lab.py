@@ -6,9 +6,10 @@ import atexit
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -22,26 +23,37 @@ from helpers.rayhost.leases import lease_requests
 from helpers.rayhost.records import end_leftovers
 from helpers.rayhost.shape import Seen, try_out
 
+if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
+    from helpers.cluster.session import Session
+    from helpers.cluster.session.forward import Forward
+    from helpers.cluster.session.job import Job
+    from helpers.cluster.session.tables import Events, Pods
+    from helpers.observe.steps import Steps
+    from helpers.widgets.stepper import Stepper
+
 GIB = 2**30
 _running: dict[str, Lab] = {}  # the labs of this kernel, by lesson
 _started_in: list[Path] = []  # where the notebook is, once a lab has changed the working directory
 
 
 class Lab:
-    """A lesson's hosts and all that is done with them. Made by `Lab.start`.
+    """A lesson's hosts, its namespace on Kubernetes if it has one, and all that is done with them. Made by `Lab.start`.
 
     Attributes:
         lesson: what the lesson says of itself.
         separate: whether each host has its own network and process table (see `helpers.rayhost.hosts`).
     """
 
-    def __init__(self, lesson: lessons.Lesson, hosts: Hosts, started_in: Path):
-        self.lesson, self._hosts, self._started_in = lesson, hosts, started_in
+    def __init__(self, lesson: lessons.Lesson, hosts: Hosts, started_in: Path, session: Session | None = None):
+        self.lesson, self._hosts, self._started_in, self._session = lesson, hosts, started_in, session
         self.separate = hosts.separate
 
     @classmethod
     def start(cls, id: str) -> Lab | SkippedLab:
         """Begin a lesson: end what an interrupted run of it left, and say what this machine has and what comes.
+
+        A lesson on Kubernetes gets the cluster that runs, or one that is brought up now, and a namespace of its own.
+        `KUBECONFIG` and `PATH` of this kernel are set, so that `!kubectl` finds both.
 
         Args:
             id: the lesson's number, such as "01"; or an exercise, such as "ex01".
@@ -50,19 +62,21 @@ class Lab:
         nbgrader runs the notebook nothing is done at all, and everything that is asked of the lab says so.
 
         Raises:
-            CourseError: if there is no such lesson, or no place to keep its records.
+            CourseError: if there is no such lesson, no place to keep its records, or no cluster for it.
         """
         if state.is_grading():
             Skipped("Lab.start")()
             return SkippedLab("lab")
         lesson = lessons.exercise(id) if id.startswith("ex") else lessons.lesson(id)
         said = _end_earlier(id)
+        session = _session(lesson)
+        said += session.said if session else []
         log = state.state_dir() / "logs" / f"lesson-{id}.log"
         hosts = Hosts(f"{id}-{os.getpid()}-{time.time_ns() % 10**9}", log=log)
         _started_in[:] = [_notebook_directory()]
         evidence.keep_in(_started_in[0])
         os.chdir(state.course_root())
-        lab = _running[id] = cls(lesson, hosts, _started_in[0])
+        lab = _running[id] = cls(lesson, hosts, _started_in[0], session)
         print("\n".join([*said, *lab._introduction(log)]))
         return lab
 
@@ -74,19 +88,19 @@ class Lab:
         """A Ray driver on `host`: `driver.run(function, …)` runs a function of this notebook there."""
         return Driver(host)
 
-    def try_out(self, id: str, answer: object) -> Seen | None:
-        """Start what the answer to a live question says, run its tasks, see where, and write that down as evidence.
+    def try_out(self, id: str, answer: object) -> object:
+        """Start what the answer to a live question says, see what comes of it, and write that down as evidence.
 
         Args:
             id: of the question, such as "ex01.q1_run".
 
         Returns:
-            What was seen; None if there is nothing to start yet (a sentence says why).
+            What was seen, as a table; None if there is nothing to start yet (a sentence says why).
 
         Raises:
             CourseError: if there is no such question, or what was seen cannot be kept.
         """
-        from helpers.grading.check import find_suite, is_unanswered
+        from helpers.grading.check import KUBERNETES, find_suite, is_unanswered
 
         suite = find_suite(id)
         if is_unanswered(answer):
@@ -98,12 +112,17 @@ class Lab:
             print(f"✘ nothing is started: {error}")
             return None
         try:
-            seen = try_out(self._hosts, plan)
+            if suite.runs_on == KUBERNETES:
+                from helpers.cluster import tryout
+
+                seen, shown = tryout.try_out(self._kubernetes, plan), tryout.Seen
+            else:
+                seen, shown = try_out(self._hosts, plan), Seen
         except CourseError as error:
             print(f"✘ {error}")
             return None
         evidence.add(evidence.place(), id, plan, seen)
-        return Seen(plan, seen)
+        return shown(plan, seen)
 
     @contextmanager
     def traffic(self, *hosts: Host) -> Iterator[dict[str, dict[str, float]]]:
@@ -146,6 +165,144 @@ class Lab:
         """A path in the directory that the notebook was started in."""
         return self._started_in.joinpath(*parts)
 
+    # ---- on Kubernetes -----------------------------------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> str:
+        """The lesson's own, such as `lesson-03`."""
+        return self._kubernetes.namespace
+
+    def apply(self, manifest: str | Path | dict, *, replace: bool = False) -> None:
+        """Apply a manifest to the lesson's namespace (server-side), and say what is created, changed or unchanged.
+
+        It says when an accepted change will not reach Pods that run, and leaves `replicas` to the autoscaler if that
+        is on. If one object would be refused, nothing is applied.
+
+        Args:
+            manifest: a path, YAML text, or a dict.
+            replace: delete the Pods that a change does not reach, so that KubeRay makes them anew; a RayJob as a whole.
+
+        Raises:
+            CourseError: if it cannot be read or is refused: with the field that is wrong.
+        """
+        self._kubernetes.apply(manifest, replace=replace)
+
+    def wait(self, target: str, timeout_s: float = 180) -> None:
+        """Wait until an object has settled now, and say so.
+
+        A RayCluster: head Ready, and every desired worker Pod Ready. A RayJob or Job: ended, however. A RayService:
+        it answers. A Deployment or Pod: available.
+
+        Args:
+            target: such as `raycluster/demo`.
+            timeout_s: seconds until this gives up.
+
+        Raises:
+            CourseError: if it does not, with the events that may say why; at once if KubeRay refuses its spec, or
+                somebody deletes it.
+        """
+        self._kubernetes.wait(target, timeout_s)
+
+    def get(self, target: str) -> dict:
+        """An object, such as `raycluster/demo`, as the API server has it now.
+
+        Raises:
+            CourseError: if there is none.
+        """
+        return self._kubernetes.get(target)
+
+    def pods(self, target: str = "") -> Pods:
+        """The Pods of an object, or all of the lesson's: a table, and rows to loop over."""
+        return self._kubernetes.pods(target)
+
+    def events(self, target: str = "") -> Events:
+        """The Kubernetes events of an object and of what it owns, or all of the lesson's: a table, and rows."""
+        return self._kubernetes.events(target)
+
+    def steps(self, target: str) -> Steps:
+        """What was done for a RayCluster, by whom, in order: from its objects and their Kubernetes events.
+
+        Args:
+            target: such as `raycluster/demo`.
+
+        Raises:
+            CourseError: if there is none.
+        """
+        from helpers.observe.steps import steps_of
+
+        cluster, pods, events = self._kubernetes.history(target)
+        return steps_of(cluster, pods, events)
+
+    def stepper(self, target: str) -> Stepper:
+        """The steps of a RayCluster, to walk through one by one; printed, it is all of them with what each is for."""
+        from helpers.widgets.stepper import stepper
+
+        return stepper(self.steps(target))
+
+    def run_on_head(
+        self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any
+    ) -> Any:
+        """Run Python on the head of a RayCluster, by exec in its Ray container.
+
+        Args:
+            cluster: its name.
+            function: a function of this notebook; or the text of a program.
+            args: its arguments, as plain values; a text finds them in `sys.argv`.
+            timeout_s: seconds after which it is ended.
+
+        Returns:
+            What the function returned; of a text, what it printed.
+
+        Raises:
+            CourseError: if the head is not ready, or the function cannot be sent or does not end in time.
+            Exception: whatever the function raised, with a note that holds its stack trace.
+        """
+        return self._kubernetes.run_on_head(cluster, function, *args, timeout_s=timeout_s, **kwargs)
+
+    def submit(self, cluster: str, entrypoint: str, **options: Any) -> Job:
+        """Hand a Ray job in through the Jobs API of a cluster's dashboard.
+
+        Args:
+            cluster: its name.
+            entrypoint: a shell command, such as `python jobs/where.py`: the course's `jobs/` travels with it.
+            options: working_dir, another directory that travels; and arguments of Ray's
+                `JobSubmissionClient.submit_job`, such as entrypoint_num_cpus.
+
+        Returns:
+            The job: `.status`, `.logs()`, `.wait()`.
+        """
+        return self._kubernetes.submit(cluster, entrypoint, **options)
+
+    def forward(self, target: str, port: int) -> Forward:
+        """Make a port of a Service or Pod reachable at 127.0.0.1, in the background; of that number, if it is free.
+
+        It stays when the Pod is replaced, and says so. `.url`, `.port`; `.close()`, the end of its `with` block, or
+        `clean_up` ends it.
+
+        Args:
+            target: such as `svc/demo-head-svc`.
+            port: of the Service or Pod.
+
+        Raises:
+            CourseError: if there is no such object or port, or no Pod that is ready.
+        """
+        return self._kubernetes.forward(target, port)
+
+    def delete(self, target: str) -> None:
+        """Delete an object, such as `raycluster/demo`, and wait until it is gone with all that it owns."""
+        self._kubernetes.delete(target)
+
+    @property
+    def _kubernetes(self) -> Session:
+        if self._session is None:
+            raise CourseError(
+                f"Lesson {self.lesson.id} has no Kubernetes: it runs Ray alone.",
+                'Use `lab.hosts(…)` here, or begin a lesson on Kubernetes, such as `Lab.start("03")`.',
+            )
+        return self._session
+
+    # ---- the end and the beginning -----------------------------------------------------------------------------------
+
     @property
     def _is_exercise(self) -> bool:
         return self.lesson.id.startswith("ex")
@@ -159,23 +316,23 @@ class Lab:
     def _close(self) -> str:
         if self._hosts.closed:
             return "✔ nothing is left to clean up"
+        told = self._session.close() if self._session else ""  # may be refused, and tried again
         names = list(self._hosts.by_name)
         ended = _many(sum(len(host.members()) for host in self._hosts.by_name.values()), "process", "processes")
         self._hosts.close()
         _running.pop(self.lesson.id, None)
         if not names:
-            return "✔ nothing was started"
-        return f"✔ ended {ended} on {_many(len(names), 'host', 'hosts')} ({', '.join(names)})"
+            return told or "✔ nothing was started"
+        return f"{told}\n✔ ended {ended} on {_many(len(names), 'host', 'hosts')} ({', '.join(names)})".strip()
 
     def _introduction(self, log: Path) -> list[str]:
         memory = psutil.virtual_memory()
         free, all_ = memory.available / GIB, memory.total / GIB
         enough = "" if free >= self.lesson.memory_gib else "   ✘ too little: close other programs first"
-        kind = "separate hosts (Linux namespaces)" if self.separate else self._shared()
         cpus = f"{os.cpu_count()} CPUs, {psutil.cpu_percent(interval=0.1):.0f} % busy"
         return [
             f"{self._name()} · about {self.lesson.minutes:g} minutes, {self.lesson.run_minutes:g} of them to run",
-            f"Backend  plain Ray {versions.RAY} on Python {platform.python_version()}, token auth on; {kind}",
+            f"Backend  {self._session.introduction() if self._session else self._plain()}",
             f"Machine  {cpus}; {free:.1f} of {all_:.1f} GiB memory free,"
             f" this lesson asks for {self.lesson.memory_gib:g}{enough}",
             f"Creates  {self.lesson.creates}",
@@ -186,8 +343,21 @@ class Lab:
         # an exercise has its number in its title
         return self.lesson.title if self._is_exercise else f"Lesson {self.lesson.id} · {self.lesson.title}"
 
+    def _plain(self) -> str:
+        kind = "separate hosts (Linux namespaces)" if self.separate else self._shared()
+        return f"plain Ray {versions.RAY} on Python {platform.python_version()}, token auth on; {kind}"
+
     def _shared(self) -> str:
         return f"hosts share this machine, on shifted ports, because {self._hosts.why_shared}"
+
+
+def _session(lesson: lessons.Lesson) -> Session | None:
+    """The lesson's namespace; None for a lesson that has no Kubernetes."""
+    if "kubernetes" not in lesson.capabilities:
+        return None
+    from helpers.cluster.session import Session
+
+    return Session(lesson.id, lesson.capabilities)
 
 
 def _many(count: int, one: str, more: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import helpers
 from helpers.state import course_root
 
-ANYBODY_MAY = {"errors", "versions", "state", "text", "notebook"}
+ANYBODY_MAY = {"errors", "versions", "state", "text", "notebook", "proc"}
 ANYTHING = None
 # room: the other rooms that it may import, beside those that anybody may. A room is a module or package of helpers/.
 TABLE: dict[str, set[str] | None] = {
@@ -43,6 +43,7 @@ STRICT = {
     "versions": set(),
     "text": set(),
     "notebook": set(),
+    "proc": set(),
     "state": {"errors"},
     "cluster.embedded.runtime": {"errors"},
 }

@@ -1,0 +1,60 @@
+"""What the Kubernetes nodes have, and what of it Pods have not asked for yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from helpers.cluster.session.tables import condition
+from helpers.cluster.session.templates import amount
+from helpers.kube import Kube
+
+GIB = 2**30
+GPU = "nvidia.com/gpu"
+
+
+def capacity(kube: Kube) -> str:
+    """In words: how many Kubernetes nodes are ready, and what is free on them."""
+    machines = kube.list(kube.resource("nodes"), "")
+    usable = {thing["metadata"]["name"] for thing in machines if _takes_pods(thing)}
+    pods = kube.list(kube.resource("pods"), "")
+    return describe(
+        [thing for thing in machines if thing["metadata"]["name"] in usable], pods, len(machines) - len(usable)
+    )
+
+
+def describe(machines: list[dict], pods: list[dict], others: int = 0) -> str:
+    """The sentence, from the objects.
+
+    Args:
+        machines: Kubernetes nodes that take Pods.
+        pods: all Pods.
+        others: Kubernetes nodes that take none.
+    """
+    names = {thing["metadata"]["name"] for thing in machines}
+    total = _sum(thing["status"]["allocatable"] for thing in machines)
+    used = _sum(
+        container.get("resources", {}).get("requests", {})
+        for pod in pods
+        if pod["spec"].get("nodeName") in names and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        for container in pod["spec"]["containers"]
+    )
+    free = {name: total[name] - used[name] for name in total}
+    parts = [f"{free.get('cpu', 0):g} of {total['cpu']:g} CPUs"]
+    parts.append(f"{free.get('memory', 0) / GIB:.0f} of {total['memory'] / GIB:.0f} GiB")
+    if total[GPU]:
+        parts.append(f"{free[GPU]:g} of {total[GPU]:g} GPUs")
+    count = f"{len(machines)} Kubernetes node{'' if len(machines) == 1 else 's'}"
+    unready = f"; ✘ {others} more not ready" if others else ""
+    return f"{count} with {', '.join(parts)} free{unready}"
+
+
+def _takes_pods(thing: dict) -> bool:
+    return condition(thing, "Ready").get("status") == "True" and not thing["spec"].get("unschedulable")
+
+
+def _sum(amounts) -> Counter:
+    found: Counter = Counter()
+    for one in amounts:
+        for name, value in one.items():
+            found[name] += float(amount(value) or 0)
+    return found

@@ -1,0 +1,171 @@
+"""A lesson's namespace, and what a notebook's kernel needs for it: a kubeconfig, kubectl, and a lock.
+
+The lock is shared by all notebooks of the lesson that are at work, and ends with their kernels; who can have it alone
+knows that whatever is in the namespace was left by a run that is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import yaml
+
+from helpers.cluster.backend import Backend
+from helpers.cluster.session import cleanup
+from helpers.cluster.session.forward import Kubectl
+from helpers.errors import CourseError
+from helpers.kube import Kube, patient
+from helpers.state import state_dir
+from helpers.wait import wait_until
+
+LABEL = "ray-course/lesson"
+MANAGED = {"app.kubernetes.io/managed-by": "ray-course"}
+
+
+class Place:
+    """A namespace that is entered when this is made.
+
+    Attributes:
+        namespace: such as `lesson-03`.
+        kube: the cluster, by the lesson's own kubeconfig.
+        kubectl: the same for a program.
+        said: sentences on what was found.
+    """
+
+    def __init__(self, backend: Backend, namespace: str, lesson: str):
+        self.namespace, self.said = namespace, []
+        self._backend, self._source = backend, None
+        self._directory = state_dir() / "kubernetes"
+        self._make_directory()
+        self.kubeconfig = self._directory / f"{namespace}.kubeconfig"
+        self.refresh()
+        self.kube = Kube(self.kubeconfig)
+        self.kubectl = Kubectl(self._directory / "bin" / "kubectl", self.kubeconfig, namespace)
+        self._lock = (self._directory / f"{namespace}.lock").open("a")
+        try:
+            is_alone = _try_alone(self._lock)
+            if not is_alone:
+                _with_others(self._lock)  # waits for one that is just beginning or cleaning up
+            self._enter(lesson, is_alone)
+            self._set_environment()
+        except BaseException:
+            self._lock.close()
+            raise
+        _with_others(self._lock)
+
+    def _make_directory(self) -> None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CourseError(
+                f"{self._directory} cannot be made: {error.strerror}.",
+                "Set XDG_STATE_HOME to a directory that can be written.",
+            ) from None
+
+    def refresh(self) -> None:
+        """Write the lesson's kubeconfig if the cluster's has changed: one that comes up again may have another port."""
+        source = self._backend.kubeconfig
+        try:
+            written = source.stat().st_mtime_ns
+            if written == self._source:
+                return
+            config = yaml.safe_load(source.read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise CourseError(
+                f"The cluster's kubeconfig {source} cannot be read: {error}.", "Run `course up`."
+            ) from None
+        for context in config["contexts"]:
+            context["context"]["namespace"] = self.namespace
+        self._write(self.kubeconfig, json.dumps(config, indent=1))
+        self._source = written
+
+    def _write(self, path: Path, text: str) -> None:
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text + "\n")
+        new.replace(path)
+
+    def _enter(self, lesson: str, is_alone: bool) -> None:
+        namespaces = self.kube.resource("namespaces")
+        there = self.kube.get(namespaces, self.namespace, "")
+        if there and there["metadata"].get("labels", {}).get(LABEL) != lesson:
+            raise CourseError(
+                f"The cluster has a namespace {self.namespace} that is not the course's.",
+                f"Rename or remove it: `kubectl delete namespace {self.namespace}` deletes all that is in it.",
+            )
+        if there and is_alone:
+            self._remove_leftovers()
+        elif there:
+            self.said.append(
+                f"Another notebook of this lesson is at work in {self.namespace}: both see the same objects."
+            )
+        metadata = {"name": self.namespace, "labels": {LABEL: lesson, **MANAGED}}
+        self.kube.apply(namespaces, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, "", force=True)
+        wait_until(patient(self._has_account), 60, what="the namespace's default ServiceAccount")
+
+    def _remove_leftovers(self) -> None:
+        left = cleanup.contents(self.kube, self.namespace) or "nothing that runs"
+        healed = cleanup.remove(self.kube, self.namespace)
+        self.said.append(f"An earlier run left the namespace {self.namespace} ({left}): removed.")
+        self.said += [f"· {line}" for line in healed]
+
+    def _has_account(self) -> bool:
+        # without it the API server refuses Pods
+        return self.kube.get(self.kube.resource("serviceaccounts"), "default", self.namespace) is not None
+
+    def _set_environment(self) -> None:
+        kubectl = self.kubectl.program
+        kubectl.parent.mkdir(exist_ok=True)
+        new = kubectl.with_name(f"kubectl.{os.getpid()}")
+        new.unlink(missing_ok=True)
+        new.symlink_to(self._backend.kubectl())
+        new.replace(kubectl)
+        os.environ["KUBECONFIG"] = str(self.kubeconfig)
+        os.environ["KUBECACHEDIR"] = str(self._directory / "cache")  # kubectl's own would be in HOME
+        # `!kubectl`, and `!ray` and `!python` of this environment, however Jupyter was started
+        first = [str(kubectl.parent), str(Path(sys.executable).parent)]
+        rest = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join([*first, *(place for place in rest if place not in first)])
+
+    def leave(self) -> str:
+        """Remove the namespace, unless another notebook of the lesson is at work in it; says what was done.
+
+        Raises:
+            CourseError: if it could not be done; this can be called again.
+        """
+        if not _try_alone(self._lock):
+            self._lock.close()
+            return f"· the namespace {self.namespace} stays: another notebook of this lesson is at work in it"
+        try:
+            held = cleanup.contents(self.kube, self.namespace) or "nothing that ran"
+            healed = cleanup.remove(self.kube, self.namespace)
+        except BaseException:
+            _with_others(self._lock)
+            raise
+        self._lock.close()
+        return "\n".join([f"✔ deleted the namespace {self.namespace} ({held})", *(f"  · {line}" for line in healed)])
+
+    def abandon(self) -> None:
+        """Begin to delete the namespace, without a word: the kernel is ending, and has seconds for that."""
+        with contextlib.suppress(CourseError), self._lock:
+            if _try_alone(self._lock):
+                self.kube.delete(self.kube.resource("namespaces"), self.namespace, "")
+
+
+def _try_alone(file: TextIO) -> bool:
+    """Take the lock if nobody has it; otherwise one that was shared before is lost."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _with_others(file: TextIO) -> None:
+    fcntl.flock(file, fcntl.LOCK_SH)
