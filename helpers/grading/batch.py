@@ -192,7 +192,13 @@ def grade(
 
 def is_live(exercise: str) -> bool:
     """Whether an exercise has a question that is judged on a run."""
-    return any(suite.live for id, suite in all_suites().items() if id.startswith(f"{exercise}."))
+    return bool(runs_on(exercise))
+
+
+def runs_on(exercise: str) -> str:
+    """What the runs of an exercise's live questions need: `check.HOSTS` or `check.KUBERNETES`; empty if it has none."""
+    needs = {suite.runs_on for id, suite in all_suites().items() if suite.live and id.startswith(f"{exercise}.")}
+    return " ".join(needs)  # an exercise needs one of the two
 
 
 def grade_notebook(notebook: Path, exercise: str, *, trust: bool = False, live: Live | None = None) -> tuple[Row, str]:

@@ -32,6 +32,7 @@ from helpers.text import as_html
 _ID = re.compile(r"(ex\d\d|\d\d)\.([a-z]\w*)")
 IN_SANDBOX = "COURSE_SANDBOX"  # set where a submission runs: the questions are not there
 NOT_ANSWERED, NOT_RUN = "not answered yet", "not run yet"
+HOSTS, KUBERNETES = "hosts", "kubernetes"  # where the answer to a live question is started
 _STUBS = ("", "...", "…", "?")
 _HELPERS = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -72,6 +73,7 @@ class Suite:
         explanation: shown once the answer is full.
         live: of a question that is judged on a run. Its `read` gives the plan of that run, and `live` turns what was
             seen of it into what the cases judge. It raises AssertionError with one sentence for what no run could see.
+        runs_on: what that run needs: `HOSTS` (plain Ray, see `helpers.rayhost.shape`) or `KUBERNETES`.
 
     Example:
         >>> port = Suite(number, ("Read the log.", "Four digits.", "It begins with 8."), "8265 serves HTTP.")
@@ -88,6 +90,7 @@ class Suite:
     explanation: str
     cases: list[Case] = field(default_factory=list)
     live: Callable[[evidence.Sighting], Any] | None = None
+    runs_on: str = HOSTS
 
     @property
     def points(self) -> float:

@@ -1,0 +1,636 @@
+"""What a RayCluster becomes: whether KubeRay takes it, what each `ray start` is told, what the autoscaler counts.
+
+Sources: KubeRay 1.6.2, `controllers/ray/utils/validation.go` and `controllers/ray/common/pod.go`; Ray 2.60.0,
+`ray/autoscaler/_private/kuberay/autoscaling_config.py`. Each rule names the function that it follows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from helpers.model import quantity
+from helpers.model.findings import ERROR, NOTE, WARNING, Finding
+
+HEAD = "headgroup"  # what KubeRay, and Ray's autoscaler, call the head's group
+MAX_NAME = 53  # of a RayCluster: MaxRayClusterNameLength in constant.go
+MAX_REPLICAS = 2**31 - 1  # the CRD's default of maxReplicas
+SPECS = {"RayCluster": "spec", "RayJob": "spec.rayClusterSpec", "RayService": "spec.rayClusterConfig"}
+V2 = "RAY_enable_autoscaler_v2"
+DIGITS = re.compile(r"\d{1,18}")
+VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL_NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb$")
+ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
+DEVICE = re.compile(r"gpu|/mig-", re.IGNORECASE)
+
+
+class NotCounted(ValueError):
+    """The autoscaler cannot tell what a group has, and then plans for no group at all; the text says why."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The head's group, or one group of workers, that the API server has taken.
+
+    Attributes:
+        spec: as it stands in the manifest.
+        path: where that is.
+    """
+
+    spec: Mapping[str, Any]
+    path: str
+    is_head: bool = False
+
+    @property
+    def name(self) -> str:
+        return HEAD if self.is_head else self.spec["groupName"]
+
+    @property
+    def params(self) -> dict[str, str]:
+        return dict(self.spec.get("rayStartParams") or {})
+
+    @property
+    def resources(self) -> dict[str, str]:
+        """The group's own `resources`, which are Ray's and not the container's."""
+        return dict(self.spec.get("resources") or {})
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.spec.get("labels") or {})
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """The Pod's spec, as it stands in the manifest."""
+        return self.spec["template"].get("spec") or {}
+
+    @property
+    def container(self) -> Mapping[str, Any]:
+        """The first one, which is Ray's to KubeRay (`RayContainerIndex` in constant.go)."""
+        return self.pod["containers"][0]
+
+    @property
+    def container_path(self) -> str:
+        return f"{self.path}.template.spec.containers[0]"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return dict((self.container.get("resources") or {}).get("limits") or {})
+
+    @property
+    def requests(self) -> dict[str, Any]:
+        """What the container asks Kubernetes for: a request that is not written is as the limit (Kubernetes)."""
+        return self.limits | dict((self.container.get("resources") or {}).get("requests") or {})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {one["name"]: one.get("value", "") for one in self.container.get("env") or ()}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """minReplicas and maxReplicas, with the defaults of the CRD."""
+        least, most = self.spec.get("minReplicas"), self.spec.get("maxReplicas")
+        return 0 if least is None else least, MAX_REPLICAS if most is None else most
+
+    @property
+    def hosts(self) -> int:
+        hosts = self.spec.get("numOfHosts")
+        return 1 if hosts is None else hosts
+
+    @property
+    def desired_pods(self) -> int:
+        """How many Pods the operator keeps: `GetWorkerGroupDesiredReplicas` in util.go."""
+        if self.is_head:
+            return 1
+        if self.spec.get("suspend"):
+            return 0
+        least, most = self.bounds
+        return max(least, min(self.spec.get("replicas") or 0, most)) * self.hosts
+
+    @property
+    def offers_cpu(self) -> bool:
+        """Whether a task that asks for a CPU may run there; where KubeRay says nothing, Ray counts the machine's."""
+        return self.start.get("num-cpus") != "0"
+
+    @property
+    def max_pods(self) -> int:
+        """How many Pods the autoscaler may ask for."""
+        return 1 if self.is_head else self.bounds[1] * self.hosts
+
+    @cached_property
+    def start(self) -> dict[str, str]:
+        """What KubeRay tells `ray start` of what this group offers: num-cpus, num-gpus, memory, resources, labels.
+
+        What is not in it Ray finds out by itself. `generateRayStartCommand`, `updateRayStartParamsResources` and
+        `updateRayStartParamsLabels` in pod.go.
+        """
+        told = self.params | _from_group(self.resources)
+        cpu = next((q for q in (self.limits.get("cpu"), self.requests.get("cpu")) if not _is_zero(q)), None)
+        if "num-cpus" not in told and cpu is not None:
+            told["num-cpus"] = str(quantity.whole(cpu))
+        if "memory" not in told and not _is_zero(self.limits.get("memory")):
+            told["memory"] = str(quantity.whole(self.limits["memory"]))
+        _add_accelerators(told, self.limits)
+        if self.labels:
+            told["labels"] = ",".join(f"{key}={self.labels[key]}" for key in sorted(self.labels))
+        return {key: told[key] for key in ("num-cpus", "num-gpus", "memory", "resources", "labels") if key in told}
+
+    @cached_property
+    def amounts(self) -> dict[str, int]:
+        """What KubeRay tells Ray of CPU, GPU and memory (bytes); the rest of `offers` aside.
+
+        Raises:
+            ValueError: `ray start` refuses what it is told; the text says why, in one sentence.
+        """
+        found = {}
+        for option, name in (("num-cpus", "CPU"), ("num-gpus", "GPU"), ("memory", "memory")):
+            if option in self.start:
+                if not DIGITS.fullmatch(self.start[option]):
+                    raise ValueError(f"`ray start` wants a whole number for --{option}, not {self.start[option]!r:.60}")
+                found[name] = int(self.start[option])
+        return found
+
+    @cached_property
+    def offers(self) -> dict[str, float]:
+        """What Ray counts on a Ray node of this group, as far as KubeRay says it. Amounts; memory in bytes.
+
+        Raises:
+            ValueError: `ray start` refuses what it is told; the text says why, in one sentence.
+        """
+        return self.amounts | custom_resources(self.start.get("resources"))
+
+    @cached_property
+    def counted(self) -> dict[str, int]:
+        """What the autoscaler takes a Pod of this group to have: `_get_ray_resources_from_group_spec`.
+
+        Raises:
+            NotCounted: it cannot tell.
+        """
+        found = {"CPU": self._counted_cpus(), "GPU": self._counted_gpus(), "memory": self._counted_memory()}
+        return {name: amount for name, amount in found.items() if amount is not None} | self._counted_custom()
+
+    def _counted_cpus(self) -> int:
+        for there in (self.resources.get("CPU"), self.params.get("num-cpus")):
+            if there is not None:
+                return _counted(there)
+        written = (self.container.get("resources") or {}).get("requests") or {}
+        for part in (self.limits, written):
+            if "cpu" in part:
+                return _counted(part["cpu"])
+        raise NotCounted(f"the autoscaler finds no CPU in the group {self.name}, and then plans for none at all")
+
+    def _counted_memory(self) -> int | None:
+        for there in (self.resources.get("memory"), self.params.get("memory"), self.requests.get("memory")):
+            if there is not None:
+                return _counted(self.limits.get("memory", there) if there is self.requests.get("memory") else there)
+        return None
+
+    def _counted_gpus(self) -> int | None:
+        for there in (self.resources.get("GPU"), self.params.get("num-gpus")):
+            if there is not None:
+                return _counted(there)
+        found = [_counted(self.requests[key]) for key in self.requests if key.endswith("gpu")]
+        return next((count for count in found if count > 0), None)
+
+    def _counted_custom(self) -> dict[str, int]:
+        if self.resources:
+            own = {"CPU", "GPU", "TPU", "memory"}
+            return {name: _counted(amount) for name, amount in self.resources.items() if name not in own}
+        if "resources" not in self.params:
+            return {}
+        try:
+            # the reading of the autoscaler: one pair of quotes off, and no backslashes
+            read = json.loads(self.params["resources"][1:-1].replace("\\", ""))
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise NotCounted(f"the autoscaler cannot read the resources {self.params['resources']!r:.80}")
+        wrong = [name for name, amount in read.items() if not isinstance(amount, int)]
+        if wrong:
+            raise NotCounted(f"the autoscaler wants a whole number for {wrong[0]!r:.60}, not {read[wrong[0]]!r:.60}")
+        return read
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A RayCluster, or the one inside a RayJob or a RayService, that the API server has taken.
+
+    Attributes:
+        document: the whole document.
+        spec: of the cluster.
+        path: where that is.
+        groups: the head's first.
+    """
+
+    document: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    path: str
+    groups: tuple[Group, ...] = field(default=())
+
+    @property
+    def head(self) -> Group:
+        return self.groups[0]
+
+    @property
+    def workers(self) -> tuple[Group, ...]:
+        return self.groups[1:]
+
+    @property
+    def is_autoscaling(self) -> bool:
+        return self.spec.get("enableInTreeAutoscaling") is True
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.spec.get("autoscalerOptions") or {}
+
+    @property
+    def writes_v2(self) -> bool:
+        """Whether version v2 is written, which is what KubeRay looks at; Ray 2.60 runs v2 all the same."""
+        return self.options.get("version") == "v2"
+
+    def group(self, name: str) -> Group | None:
+        return next((one for one in self.groups if one.name == name), None)
+
+    def idle_timeout_s(self, group: Group) -> float:
+        """Seconds for which a Ray node of this group may be idle: 60 by default (autoscaling_config.py)."""
+        written = (group.spec.get("idleTimeoutSeconds"), self.options.get("idleTimeoutSeconds"))
+        return next((seconds for seconds in written if seconds is not None), 60)
+
+
+def cluster_of(document: Mapping[str, Any]) -> Cluster | None:
+    """The cluster in a document of KubeRay to which the API server has said nothing; None if there is none in it.
+
+    Raises:
+        ValueError: a quantity is none.
+    """
+    path = SPECS.get(document.get("kind", ""))
+    spec: Any = document
+    for name in path.split(".") if path else ():
+        spec = (spec or {}).get(name)
+    if not spec:
+        return None
+    groups = [Group(spec["headGroupSpec"], f"{path}.headGroupSpec", is_head=True)]
+    groups += [
+        Group(one, f"{path}.workerGroupSpecs[{number}]")
+        for number, one in enumerate(spec.get("workerGroupSpecs") or ())
+    ]
+    return Cluster(document, spec, path, tuple(groups))
+
+
+def start_command(cluster: Cluster, group: Group, namespace: str = "default") -> str:
+    """The `ray start` of a group's Pods, its options in KubeRay's order (`convertParamMap`), each with one blank."""
+    own = {"block": "true", "metrics-export-port": "8080", "dashboard-agent-listen-port": "52365"}
+    if group.is_head:
+        own |= {"dashboard-host": "0.0.0.0"} | ({"no-monitor": "true"} if cluster.is_autoscaling else {})
+    else:
+        own["address"] = f"{cluster.document['metadata']['name']}-head-svc.{namespace}.svc.cluster.local:6379"
+    told = own | group.params | group.start | {"block": "true"}
+    words = ["ray start --head" if group.is_head else "ray start"]
+    for key in sorted(told):
+        value = told[key]
+        if value.lower() in ("true", "false") and key not in ("log-color", "include-dashboard"):
+            words += [f"--{key}"] if value.lower() == "true" else []
+        else:
+            words.append(f"--{key}={value}")
+    return " ".join(words)
+
+
+# ---- what the operator refuses -------------------------------------------------------------------------------------
+
+
+def refusals(cluster: Cluster) -> list[Finding]:
+    """What the operator refuses the cluster for (an event on it says so, and nothing is made); all errors.
+
+    `ValidateRayClusterMetadata` and `ValidateRayClusterSpec`, as far as they are about the cluster itself.
+    """
+    found = list(_name(cluster))
+    for group in cluster.groups:
+        if not group.pod.get("containers"):
+            said = "there is no container"
+            found.append(Finding("missing-field", f"{group.path}.template.spec.containers", ERROR, said))
+    if found:
+        return found
+    found = [*_gcs(cluster), *_autoscaler(cluster), *_auth(cluster)]
+    for group in cluster.groups:
+        found += _group(cluster, group)
+    return found
+
+
+def _name(cluster: Cluster) -> Iterator[Finding]:
+    name, kind = cluster.document["metadata"]["name"], cluster.document["kind"]
+    most = MAX_NAME if kind == "RayCluster" else 47  # MaxRayJobNameLength, MaxRayServiceNameLength
+    if len(name) > most:
+        yield Finding("bad-name", "metadata.name", ERROR, f"it has {len(name)} letters, and may have {most}")
+    elif not DNS_1035.fullmatch(name):
+        said = "it begins with a small letter, and has only small letters, digits and '-' in it"
+        yield Finding("bad-name", "metadata.name", ERROR, f"{name!r:.80} is no name for a Service: {said}")
+
+
+def _group(cluster: Cluster, group: Group) -> Iterator[Finding]:
+    params = group.params
+    if group.resources and any(params.get(key) for key in ("num-cpus", "num-gpus", "memory", "resources")):
+        said = "the group has resources, and rayStartParams speaks of them too: one of the two"
+        yield Finding("resources-set-twice", f"{group.path}.resources", ERROR, said)
+    if "labels" in params:
+        said = "labels belong to the group itself, as `labels`, not to rayStartParams"
+        yield Finding("labels-in-ray-start-params", f"{group.path}.rayStartParams.labels", ERROR, said)
+    for key, value in group.labels.items():
+        if not _is_label(key, value):
+            yield Finding("bad-label", f"{group.path}.labels.{key}", ERROR, f"{key}={value} is no Kubernetes label")
+    if not group.is_head:
+        yield from _bounds(group)
+        yield from _idle_timeout(cluster, group)
+    if cluster.is_autoscaling:
+        policy = group.pod.get("restartPolicy")
+        if cluster.writes_v2 and policy not in (None, "", "Never"):
+            said = f"it is {policy}, and with version v2 it must be Never, or not written"
+            yield Finding("restart-policy-not-never", f"{group.path}.template.spec.restartPolicy", ERROR, said)
+        if group.spec.get("suspend"):
+            said = "a group cannot be suspended while autoscaling is on"
+            yield Finding("suspended-group-with-autoscaler", f"{group.path}.suspend", ERROR, said)
+
+
+def _bounds(group: Group) -> Iterator[Finding]:
+    for name in ("minReplicas", "maxReplicas"):
+        if (group.spec.get(name) or 0) < 0:
+            yield Finding("negative-bound", f"{group.path}.{name}", ERROR, f"it is {group.spec[name]}, below 0")
+    least, most = group.bounds
+    if least > most:
+        said = f"it is {least}, and maxReplicas is {most}, which is less"
+        yield Finding("min-above-max", f"{group.path}.minReplicas", ERROR, said)
+
+
+def _idle_timeout(cluster: Cluster, group: Group) -> Iterator[Finding]:
+    seconds, path = group.spec.get("idleTimeoutSeconds"), f"{group.path}.idleTimeoutSeconds"
+    if seconds is None:
+        return
+    if seconds < 0:
+        yield Finding("negative-bound", path, ERROR, f"it is {seconds}, below 0")
+    if not cluster.writes_v2 and cluster.head.environment.get(V2) not in ("1", "true"):
+        said = "a group has an idle timeout of its own only where autoscalerOptions.version is written, and is v2"
+        yield Finding("group-idle-timeout-needs-v2", path, ERROR, said)
+
+
+def _autoscaler(cluster: Cluster) -> Iterator[Finding]:
+    variable, path = cluster.head.environment.get(V2), f"{cluster.path}.autoscalerOptions"
+    if cluster.is_autoscaling and "version" in cluster.options and variable is not None:
+        said = f"the head's variable {V2} says it too: one of the two"
+        yield Finding("version-set-twice", f"{path}.version", ERROR, said)
+    if not cluster.is_autoscaling and variable in ("1", "true"):
+        said = f"the head has {V2}={variable}, and autoscaling is not on"
+        yield Finding("autoscaler-variable-without-autoscaling", f"{cluster.head.container_path}.env", ERROR, said)
+    if (cluster.options.get("idleTimeoutSeconds") or 0) < 0:
+        yield Finding("negative-bound", f"{path}.idleTimeoutSeconds", ERROR, "it is below 0")
+
+
+def _gcs(cluster: Cluster) -> Iterator[Finding]:
+    notes = cluster.document["metadata"].get("annotations") or {}
+    options, variables = cluster.spec.get("gcsFaultToleranceOptions"), cluster.head.environment
+    path = f"{cluster.path}.gcsFaultToleranceOptions"
+    if options is None:
+        if notes.get("ray.io/ft-enabled", "").lower() != "true" and "RAY_REDIS_ADDRESS" in variables:
+            said = "RAY_REDIS_ADDRESS is set, and gcsFaultToleranceOptions is not"
+            yield Finding("redis-env-without-ft", f"{cluster.head.container_path}.env", ERROR, said)
+    else:
+        old = [name for name in ("ray.io/ft-enabled", "ray.io/external-storage-namespace") if notes.get(name)]
+        old += [name for name in ("REDIS_PASSWORD", "RAY_REDIS_ADDRESS") if name in variables]
+        old += ["redis-password"] if cluster.head.params.get("redis-password") else []
+        for name in old:
+            yield Finding("ft-set-twice", path, ERROR, f"{name} says a part of it too: one of the two")
+    if cluster.head.params.get("redis-username") or "REDIS_USERNAME" in variables:
+        yield Finding("ft-set-twice", path, ERROR, "the user of Redis belongs here, as redisUsername")
+
+
+def _auth(cluster: Cluster) -> Iterator[Finding]:
+    if (cluster.spec.get("authOptions") or {}).get("mode") == "token":
+        written = version_in(cluster.spec.get("rayVersion") or "")
+        if not written or written < (2, 52, 0):
+            said = "mode token needs a rayVersion that is written, and is 2.52.0 or newer"
+            yield Finding("auth-needs-newer-ray", f"{cluster.path}.authOptions", ERROR, said)
+
+
+# ---- what Ray makes of it ------------------------------------------------------------------------------------------
+
+
+def misreadings(cluster: Cluster) -> list[Finding]:
+    """Where `ray start` or the autoscaler cannot do with what a group says, or does something else with it.
+
+    Args:
+        cluster: one of the pinned Ray, that the operator has not refused.
+    """
+    found = [*_cluster_wide(cluster)]
+    for group in cluster.groups:
+        found += [*_first_container(group), *_options(group), *_custom_resources(group), *_gpus(group), *_kept(group)]
+        if cluster.is_autoscaling:
+            found += _autoscaled(cluster, group)
+    return found
+
+
+def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
+    grows = [group for group in cluster.workers if len(set(group.bounds)) > 1]
+    if grows and not cluster.is_autoscaling:
+        said = "it is not on, so minReplicas and maxReplicas of the groups only hold `replicas` within them"
+        yield Finding("autoscaling-not-enabled", f"{cluster.path}.enableInTreeAutoscaling", WARNING, said)
+    if cluster.is_autoscaling and cluster.head.offers_cpu:
+        said = "the head offers CPUs, so tasks run on it"
+        yield Finding("head-runs-tasks", f"{cluster.head.path}.rayStartParams", NOTE, said)
+    if cluster.is_autoscaling and not cluster.options.get("version"):
+        said = "it is not written, and KubeRay then does not know that Ray runs v2"
+        yield Finding("version-not-written", f"{cluster.path}.autoscalerOptions.version", NOTE, said)
+    named = {group.container_path: version_in(group.container.get("image", "")) for group in cluster.groups}
+    versions = [version for version in named.values() if version]
+    written = version_in(cluster.spec.get("rayVersion") or "") or (versions[0] if versions else None)
+    for path, version in named.items():
+        if version and version != written:
+            said = f"it is of Ray {'.'.join(map(str, version))}, and the cluster of {'.'.join(map(str, written))}"
+            yield Finding("images-differ", f"{path}.image", WARNING, said)
+    seen: set[str] = set()
+    for group in cluster.workers:
+        if group.name in seen:
+            yield Finding("duplicate-group-name", group.path, WARNING, f"there is a group {group.name} already")
+        seen.add(group.name)
+
+
+def _first_container(group: Group) -> Iterator[Finding]:
+    others = [one.get("image", "") for one in group.pod["containers"][1:]]
+    if not _is_ray(group.container.get("image", "")) and any(map(_is_ray, others)):
+        said = "the first container is Ray's to KubeRay, and here it is another"
+        yield Finding("ray-container-not-first", f"{group.path}.template.spec.containers", ERROR, said)
+
+
+def _options(group: Group) -> Iterator[Finding]:
+    for option in ("num-cpus", "num-gpus", "memory", "object-store-memory"):
+        written = group.params.get(option)
+        if written is not None and not DIGITS.fullmatch(written):
+            said = f"`ray start` wants a whole number, and this is {written!r:.60}"
+            yield Finding("quantity-in-ray-start-params", f"{group.path}.rayStartParams.{option}", ERROR, said)
+    if "rayStartParams" not in group.spec:
+        said = "it has no rayStartParams, which Ray before 2.47 needs to be there"
+        yield Finding("missing-ray-start-params", group.path, NOTE, said)
+
+
+def _custom_resources(group: Group) -> Iterator[Finding]:
+    written, path = group.params.get("resources"), f"{group.path}.rayStartParams.resources"
+    if written is None or group.resources:
+        return
+    try:
+        told = custom_resources(written)
+    except ValueError as error:
+        yield Finding("custom-resource-quoting", path, ERROR, str(error))
+        return
+    wrong = [name for name, amount in told.items() if not isinstance(amount, int) or isinstance(amount, bool)]
+    if wrong:
+        said = f"{wrong[0]} is {told[wrong[0]]!r:.60}, and what a Ray node offers is a whole number"
+        yield Finding("custom-resource-not-integer", path, ERROR, said)
+        return
+    try:
+        group._counted_custom()
+    except NotCounted as error:
+        yield Finding("custom-resource-quoting", path, ERROR, str(error))
+
+
+def _gpus(group: Group) -> Iterator[Finding]:
+    limits = {key: quantity.whole(amount) for key, amount in group.limits.items() if DEVICE.search(key)}
+    known = [count for key, count in limits.items() if is_gpu(key) and count]
+    written, path = group.params.get("num-gpus"), f"{group.path}.rayStartParams.num-gpus"
+    if written is None:
+        unread = [key for key, count in limits.items() if count and not key.endswith("gpu")]
+        if unread and not group.resources.get("GPU") and not any(key.endswith("gpu") for key in limits):
+            said = f"the autoscaler does not take {unread[0]} for a GPU, and num-gpus is not written"
+            yield Finding("gpu-key-unknown-to-planner", f"{group.container_path}.resources.limits", ERROR, said)
+    elif DIGITS.fullmatch(written):
+        count = int(written)
+        if not count and known:
+            yield Finding("gpu-hidden", path, ERROR, "the container has a GPU, and Ray is told that there is none")
+        elif count and not any(limits.values()):
+            yield Finding("gpu-without-limit", path, WARNING, "Ray is told of a GPU that the container does not get")
+        elif known and count > max(known):
+            said = f"Ray is told of {count} GPUs, and the container gets {max(known)}"
+            yield Finding("gpu-count-above-limit", path, WARNING, said)
+
+
+def _kept(group: Group) -> Iterator[Finding]:
+    path = f"{group.container_path}.resources"
+    above = [
+        name
+        for name in ("cpu", "memory")
+        if name in group.limits and quantity.parse(group.limits[name]) > quantity.parse(group.requests[name])
+    ]
+    if above:
+        said = f"the limit of {above[0]} is above the request: Ray counts what Kubernetes does not keep for it"
+        yield Finding("limits-differ-from-requests", path, WARNING, said)
+    if "memory" not in group.start and not _is_zero(group.requests.get("memory")):
+        said = "memory stands only in the requests: the autoscaler counts it, and `ray start` is not told"
+        yield Finding("memory-only-in-requests", path, WARNING, said)
+
+
+def _autoscaled(cluster: Cluster, group: Group) -> Iterator[Finding]:
+    try:
+        group._counted_cpus()
+    except NotCounted as error:
+        yield Finding("no-cpu", f"{group.container_path}.resources", ERROR, str(error))
+    except ValueError:
+        pass  # it is no number, which another rule says
+    if not group.is_head and group.spec.get("maxReplicas") is None:
+        said = f"it is not written, and then {MAX_REPLICAS}"
+        yield Finding("unbounded-max-replicas", f"{group.path}.maxReplicas", WARNING, said)
+    policy = group.pod.get("restartPolicy")
+    if not cluster.options.get("version") and policy not in (None, "", "Never"):
+        said = f"it is {policy}, and the autoscaler expects Never"
+        yield Finding("restart-policy-not-never", f"{group.path}.template.spec.restartPolicy", WARNING, said)
+
+
+# ---- the small parts -----------------------------------------------------------------------------------------------
+
+
+def is_gpu(key: str) -> bool:
+    """Whether KubeRay takes a key of the limits for a GPU: `IsGPUResourceKey` in resources.go."""
+    return key.endswith("gpu") or bool(MIG.search(key))
+
+
+def version_in(text: str) -> tuple[int, int, int] | None:
+    """The version of Ray in a rayVersion, or in the tag of an image; None if none can be read there."""
+    tag = text.rpartition(":")[2] if ":" in text.rpartition("/")[2] else text
+    match = VERSION.match(tag) if "/" not in tag else None
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def custom_resources(written: str | None) -> dict[str, float]:
+    """What is left of `--resources=…` after the shell; ValueError, with a sentence, if that is no JSON."""
+    if written is None:
+        return {}
+    try:
+        words = shlex.split(f"--resources={written}")
+        read = json.loads(words[0].partition("=")[2]) if len(words) == 1 else None
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise ValueError(
+            f"a shell stands between rayStartParams and `ray start`, and takes quotes off: of {written!r:.80} no JSON"
+            " is left"
+        )
+    return read
+
+
+def _is_ray(image: str) -> bool:
+    """Whether an image is Ray's by its name, such as rayproject/ray:2.60.0 or registry.example/team/ray-gpu:7."""
+    return bool(re.search(r"(^|[/-])ray([-:@]|$)", image))
+
+
+def _is_label(key: str, value: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    prefixed = not slash or (LABEL_PREFIX.fullmatch(prefix) and len(prefix) <= 253)
+    return bool(prefixed and name and LABEL_NAME.fullmatch(name) and LABEL_NAME.fullmatch(value))
+
+
+def _is_zero(amount: Any) -> bool:
+    return amount is None or not quantity.parse(amount)
+
+
+def _counted(amount: Any) -> int:
+    try:
+        return quantity.whole(amount)
+    except ValueError as error:
+        raise NotCounted(str(error)) from None
+
+
+def _from_group(resources: Mapping[str, str]) -> dict[str, str]:
+    told, custom = {}, {}
+    for name, amount in resources.items():
+        try:
+            number = quantity.parse(amount)
+        except ValueError:
+            continue  # KubeRay leaves out what it cannot read
+        plain = name.lower()
+        option = {"cpu": "num-cpus", "memory": "memory"}.get(plain) or ("num-gpus" if is_gpu(plain) else "")
+        if option:
+            told[option] = str(quantity.whole(amount))
+        else:
+            custom[name] = int(number) if number.denominator == 1 else float(number)
+    if custom:
+        told["resources"] = f"'{json.dumps(custom, sort_keys=True, separators=(',', ':'))}'"
+    return told
+
+
+def _add_accelerators(told: dict[str, str], limits: Mapping[str, Any]) -> None:
+    """`addWellKnownAcceleratorResources`: the first GPU of the limits, and the first of the other accelerators."""
+    for key in sorted(limits):
+        if _is_zero(limits[key]):
+            continue
+        if is_gpu(key) and "num-gpus" not in told:
+            told["num-gpus"] = str(quantity.whole(limits[key]))
+    others = [key for key in sorted(limits) if key in ACCELERATORS and not _is_zero(limits[key])]
+    try:
+        there = json.loads(told.get("resources", "{}").strip("'\"` "))
+    except ValueError:
+        return  # KubeRay logs an error, and goes on
+    if others and isinstance(there, dict) and not set(there) & set(ACCELERATORS.values()):
+        there[ACCELERATORS[others[0]]] = quantity.whole(limits[others[0]])
+        told["resources"] = f"'{json.dumps(there, sort_keys=True, separators=(',', ':'))}'"

@@ -1,0 +1,447 @@
+"""What a manifest means, by the rules of `helpers.model`: against cases from the field, and Ray's own reading."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.errors import CourseError
+from helpers.model import crds, lint, manifest, quantity, raycluster, scheduling
+from helpers.model.scheduling import Machine, Taint
+from helpers.state import course_root
+
+CASES = course_root() / "tests" / "cases"
+# rules of the linter that are not there yet, and cases of another Ray than the pinned one
+NOT_YET = {
+    "ttl-needs-shutdown",
+    "suspend-needs-shutdown",
+    "backoff-with-selector",
+    "sidecar-with-submitter-template",
+    "delete-workers-with-autoscaler",
+    "shell-expansion-in-runtime-env",
+    "shell-in-entrypoint",
+    "autoscaler-sidecar-oversized",
+    "object-store-exceeds-shm",
+    "quota-needs-limit",
+    "pinned-storage-namespace",
+}
+RAY = "2.60.0"
+
+
+def cases(form: str, question: str = "") -> list[Any]:
+    found = yaml.load((CASES / f"{form}.yaml").read_text(), yaml.CSafeLoader)["cases"]
+    return [
+        pytest.param(case["input"], case["expected"], id=case["id"])
+        for case in found
+        if question in ("", case["input"].get("question"))
+    ]
+
+
+def cluster_in(text: str) -> raycluster.Cluster:
+    [document] = manifest.documents(text)
+    assert not crds.faults(document)
+    return raycluster.cluster_of(document)
+
+
+# ---- cases from the field
+
+
+@pytest.mark.parametrize(("given", "expected"), cases("manifest"))
+def test_what_is_found_in_a_manifest(given, expected):
+    if given["ray_version"] != RAY:
+        pytest.skip(f"a case of Ray {given['ray_version']}: the rules are those of {RAY}")
+    found = [one for document in manifest.documents(given["manifest"]) for one in lint.lint(document)]
+    told = {(one.rule, one.path, one.severity) for one in found}
+    wanted = {(one["rule"], one["path"], one["severity"]) for one in expected["findings"]}
+    assert {one for one in wanted if one[0] not in NOT_YET} <= told
+    assert {one for one in told if one[2] == "error"} <= wanted
+    assert not {one.rule for one in found} & set(expected["absent"])
+    assert all(one.message for one in found)
+
+
+def test_the_rules_that_are_not_there_yet_are_not_there():
+    found = {
+        one.rule
+        for given, _ in (param.values for param in cases("manifest"))
+        for document in manifest.documents(given["manifest"])
+        for one in lint.lint(document)
+    }
+    assert not found & NOT_YET
+
+
+@pytest.mark.parametrize(("given", "expected"), cases("behaviour", "resources_seen"))
+def test_what_ray_and_its_autoscaler_see(given, expected):
+    cluster, answer = cluster_in(given["manifest"]), expected["answer"]
+    group = cluster.group(given["group"])
+    told = {key: int(group.start[key]) if key in group.start else None for key in answer["ray_start"]}
+    assert told == answer["ray_start"]
+    counts = [_counted(one) for one in cluster.groups]
+    assert (None in counts) == answer["planner_error"]
+    if answer["planner"] is not None:
+        assert {name: group.counted.get(name, 0) for name in answer["planner"]} == answer["planner"]
+
+
+def _counted(group: raycluster.Group) -> dict | None:
+    try:
+        return group.counted
+    except raycluster.NotCounted:
+        return None
+
+
+@pytest.mark.parametrize(("given", "expected"), cases("behaviour", "desired_pods"))
+def test_how_many_pods_the_operator_keeps(given, expected):
+    group = raycluster.Group(given | {"groupName": "workers"}, "")
+    assert group.desired_pods == expected["answer"]["pods"]
+
+
+def clusters() -> list[Any]:
+    """Every cluster of the cases that the API server and the operator take."""
+    found = []
+    for given, _ in (param.values for param in (*cases("manifest"), *cases("behaviour", "resources_seen"))):
+        for document in manifest.documents(given["manifest"]):
+            if document["kind"] in crds.kinds() and not crds.faults(document):
+                found.append(pytest.param(raycluster.cluster_of(document), id=document["metadata"]["name"][:20]))
+    return [one for one in found if one.values[0] is not None]
+
+
+@pytest.mark.parametrize("cluster", clusters())
+def test_the_autoscaler_counts_as_ray_itself_does(cluster):
+    """The rule against the code that it stands for: Ray's own reading of each group."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _get_ray_resources_from_group_spec
+
+    for group in cluster.groups:
+        try:
+            theirs = _get_ray_resources_from_group_spec(dict(group.spec), group.is_head)
+        except Exception:
+            theirs = None
+        assert _counted(group) == theirs
+
+
+# ---- quantities
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), (2, 2), ("500m", Fraction(1, 2)), ("1.5", Fraction(3, 2)), ("16Gi", 16 * 2**30), ("1G", 10**9),
+        ("1e3", 1000), ("1E", 10**18), ("1Ei", 2**60), ("12E2", 1200), ("-1", -1), (".5", Fraction(1, 2)), ("100n",
+        Fraction(1, 10**7)), ("0", 0), ("2.", 2),
+    ],
+)  # fmt: skip
+def test_quantities(text, value):
+    assert quantity.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "two", "1 Gi", "1gi", "1KI", "1e", "Gi", "1e999", "--1", "1.5.2", True, 0.5, None]
+)
+def test_no_quantities(text):
+    with pytest.raises(ValueError, match="is no quantity"):
+        quantity.parse(text)
+
+
+@pytest.mark.parametrize(("text", "whole"), [("500m", 1), ("1", 1), ("1001m", 2), ("1.5Ki", 1536), ("0", 0)])
+def test_whole_numbers_are_rounded_up(text, whole):
+    assert quantity.whole(text) == whole
+
+
+def test_quantities_as_ray_reads_them():
+    from ray.autoscaler._private.kuberay.autoscaling_config import _round_up_k8s_quantity
+
+    for text in ("1", "500m", "2500m", "3Gi", "1.5Gi", "10M", "7Ti", "0"):
+        assert quantity.whole(text) == _round_up_k8s_quantity(text)
+
+
+# ---- reading
+
+
+def test_what_yaml_makes_of_words():
+    read = manifest.documents("a: 2026-01-02\nb: yes\nc: 1.0\nd: ~\n---\n# nothing\n---\ne: {<<: {f: 1}}")
+    assert read == [{"a": "2026-01-02", "b": True, "c": 1.0, "d": None}, {"e": {"f": 1}}]
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 1", "{a: 1, a: 2}", "x: {y: 1, y: 1}"])
+def test_a_key_that_is_there_twice(text):
+    with pytest.raises(CourseError, match="is there twice"):
+        manifest.documents(text)
+
+
+def test_an_error_says_where():
+    with pytest.raises(CourseError, match=r"^This is no YAML: line 3, column 1: "):
+        manifest.documents("a: 1\nb:\n\t- 2\n")
+
+
+def test_a_file_is_not_opened():
+    with pytest.raises(CourseError, match="could not determine a constructor|no YAML"):
+        manifest.documents("!!python/object/apply:os.system ['true']")
+
+
+# ---- the CRDs
+
+
+def test_the_crds_are_of_the_pinned_kuberay():
+    from helpers import versions
+
+    assert crds._dense()["kuberay"] == versions.KUBERAY
+    assert crds.kinds() == {"RayCluster", "RayJob", "RayService", "RayCronJob"}
+
+
+HEAD = {"template": {"spec": {"containers": [{"name": "ray"}]}}}
+
+
+def faults_of(spec: dict, **metadata: Any) -> list[str]:
+    document = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "a", **metadata}, "spec": spec}
+    return [f"{one.rule} {one.path}" for one in crds.faults(document)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        ({"headGroupSpec": HEAD}, []),
+        ({}, ["missing-field spec.headGroupSpec"]),
+        ({"headGroupSpec": HEAD, "suspend": "yes"}, ["wrong-type spec.suspend"]),
+        ({"headGroupSpec": HEAD, "rayVersion": 2.6}, ["wrong-type spec.rayVersion"]),
+        ({"headGroupSpec": HEAD | {"rayStartParams": None}}, ["wrong-type spec.headGroupSpec.rayStartParams"]),
+        ({"headGroupSpec": HEAD | {"rayStartParams": {"block": True}}}, [
+            "wrong-type spec.headGroupSpec.rayStartParams.block"]),
+        ({"headGroupSpec": HEAD, "workerGroupSpecs": [{"groupName": "w", "template": {}, "minReplicas": None}]}, []),
+        ({"headGroupSpec": HEAD, "workerGroupSpecs": [{"groupName": "w", "template": {}, "replicas": 1.5}]}, [
+            "wrong-type spec.workerGroupSpecs[0].replicas"]),
+        ({"headGroupSpec": HEAD, "workerGroupSpecs": [{"groupName": "w", "template": {}, "replicas": 2**31}]}, [
+            "wrong-type spec.workerGroupSpecs[0].replicas"]),
+        ({"headGroupSpec": HEAD, "workerGroupSpecs": {"groupName": "w"}}, ["wrong-type spec.workerGroupSpecs"]),
+        ({"headGroupSpec": HEAD, "workerGroupSpecs": [{"template": {}}]}, [
+            "missing-field spec.workerGroupSpecs[0].groupName"]),
+    ],
+)  # fmt: skip
+def test_what_the_api_server_refuses(spec, wrong):
+    assert faults_of(spec) == wrong
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wrong"),
+    [
+        ({"labels": {"a": 1}}, "wrong-type metadata.labels.a"),
+        ({"name": ""}, "missing-field metadata.name"),
+        ({"name": 7}, "wrong-type metadata.name"),
+        ({"name": "Upper"}, "bad-name metadata.name"),
+        ({"nam": "x"}, "unknown-field metadata.nam"),
+    ],
+)
+def test_metadata(metadata, wrong):
+    assert faults_of({"headGroupSpec": HEAD}, **metadata) == [wrong]
+
+
+def test_two_containers_of_one_name():
+    twice = {"template": {"spec": {"containers": [{"name": "ray"}, {"name": "ray"}]}}}
+    assert faults_of({"headGroupSpec": twice}) == ["duplicate-entry spec.headGroupSpec.template.spec.containers[1]"]
+
+
+def test_a_list_of_words_in_a_rule():
+    assert faults_of({"headGroupSpec": HEAD, "managedBy": "me"}) == ["bad-enum spec.managedBy"]
+    assert faults_of({"headGroupSpec": HEAD, "managedBy": "ray.io/kuberay-operator"}) == []
+
+
+# ---- `ray start`
+
+
+SEEDS = {  # kuberay-facts.md, §3.1
+    "ray start --head --block --dashboard-agent-listen-port=52365 --dashboard-host=0.0.0.0 --memory=34359738368"
+    " --metrics-export-port=8080 --no-monitor --num-cpus=8": (True, True, {"dashboard-host": "0.0.0.0"}, {
+        "limits": {"cpu": "8", "memory": "32Gi"}, "requests": {"cpu": "8", "memory": "32Gi"}}),
+    "ray start --address=x-head-svc.default.svc.cluster.local:6379 --block --dashboard-agent-listen-port=52365"
+    " --memory=85899345920 --metrics-export-port=8080 --num-cpus=12 --num-gpus=1": (False, True, {}, {
+        "limits": {"nvidia.com/gpu": 1, "cpu": "12", "memory": "80Gi"}}),
+    "ray start --head --block --dashboard-agent-listen-port=52365 --dashboard-host=0.0.0.0"
+    " --metrics-export-port=8080 --no-monitor --num-cpus=4 --num-gpus=0": (True, True, {"num-gpus": "0"}, {
+        "requests": {"cpu": "4", "memory": "16Gi"}}),
+    "ray start --address=x-head-svc.default.svc.cluster.local:6379 --block --dashboard-agent-listen-port=52365"
+    " --metrics-export-port=8080 --num-cpus=8 --num-gpus=1": (False, True, {"num-gpus": "1"}, {
+        "limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "8", "memory": "32Gi"}}),
+    "ray start --head --block --dashboard-agent-listen-port=52365 --dashboard-host=0.0.0.0 --log-color=false"
+    " --metrics-export-port=8080 --num-cpus=0": (True, False, {
+        "num-cpus": "0", "log-color": "false", "x": "False"}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", SEEDS)
+def test_the_start_command(command):
+    is_head, autoscaling, params, resources = SEEDS[command]
+    template = {"spec": {"containers": [{"name": "ray", "resources": resources}]}}
+    group = raycluster.Group({"groupName": "w", "rayStartParams": params, "template": template}, "", is_head)
+    document = {"metadata": {"name": "x"}}
+    cluster = raycluster.Cluster(document, {"enableInTreeAutoscaling": autoscaling}, "spec", (group,))
+    assert raycluster.start_command(cluster, group) == command
+
+
+def with_resources(resources: dict, more: dict | None = None) -> raycluster.Group:
+    template = {"spec": {"containers": [{"name": "ray", "resources": resources}]}}
+    return raycluster.Group({"groupName": "w", "template": template} | (more or {}), "w")
+
+
+@pytest.mark.parametrize(
+    ("resources", "more", "told"),
+    [
+        ({}, {"resources": {"CPU": "500m", "GPU": "2", "memory": "1Ki", "disk": "1"}}, {
+            "num-cpus": "1", "num-gpus": "2", "memory": "1024", "resources": """'{"disk":1}'"""}),
+        ({"limits": {"cpu": 1, "google.com/tpu": 4}}, {}, {"num-cpus": "1", "resources": """'{"TPU":4}'"""}),
+        ({"limits": {"cpu": 1, "nvidia.com/mig-1g.5gb": 3}}, {}, {"num-cpus": "1", "num-gpus": "3"}),
+        ({"limits": {"cpu": 0}, "requests": {"cpu": 3}}, {}, {"num-cpus": "3"}),
+        ({}, {"labels": {"b": "2", "a": "1"}}, {"labels": "a=1,b=2"}),
+    ],
+)  # fmt: skip
+def test_what_a_group_tells_ray(resources, more, told):
+    assert with_resources(resources, more).start == told
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("""'{"a": 1}'""", {"a": 1}),
+        ('"{\\"a\\": 1}"', {"a": 1}),
+        ("'{}'", {}),
+        ('{"a": 1}', None),
+        ("{a: 1}", None),
+        ("'[1]'", None),
+        ('\'{"a": 1}', None),
+    ],
+)
+def test_custom_resources_after_the_shell(written, read):
+    if read is None:
+        with pytest.raises(ValueError, match="a shell stands between"):
+            raycluster.custom_resources(written)
+    else:
+        assert raycluster.custom_resources(written) == read
+
+
+def test_the_shell_is_bash():
+    """The reading against the program that does it."""
+    import subprocess
+
+    for written in ("""'{"a": 1}'""", '"{\\"a\\": 1}"', '\'{"licence": 2, "b": 0}\''):
+        line = f"printf '%s' --resources={written}"
+        done = subprocess.run(["bash", "-c", "--", line], capture_output=True, text=True, check=True)
+        assert yaml.safe_load(done.stdout.partition("=")[2]) == raycluster.custom_resources(written)
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("rayproject/ray:2.60.0-py311", (2, 60, 0)),
+        ("registry.example:5000/ray", None),
+        ("registry.example:5000/team/ray:2.9.0", (2, 9, 0)),
+        ("2.60.0", (2, 60, 0)),
+        ("rayproject/ray:nightly", None),
+        ("rayproject/ray:2.60", None),
+        ("", None),
+    ],
+)
+def test_the_version_in_an_image(image, version):
+    assert raycluster.version_in(image) == version
+
+
+# ---- scheduling
+
+MACHINES = (
+    Machine("small", {"cpu": 2, "memory": "4Gi"}),
+    Machine("gpu", {"cpu": 8, "memory": "32Gi", "nvidia.com/gpu": 1}, (Taint("gpu", "yes"),), {"kind": "a100"}),
+    Machine("soft", {"cpu": 8, "memory": "32Gi"}, (Taint("x", effect="PreferNoSchedule"),)),
+)
+
+
+def pod_of(resources: dict, **pod: Any) -> tuple[raycluster.Cluster, raycluster.Group]:
+    head = {"template": {"spec": {"containers": [{"name": "r"}]}}}
+    group = {"groupName": "w", "template": {"spec": {"containers": [{"name": "r", "resources": resources}], **pod}}}
+    spec = {"headGroupSpec": head, "workerGroupSpecs": [group]}
+    document = {"kind": "RayCluster", "metadata": {"name": "x"}, "spec": spec}
+    cluster = raycluster.cluster_of(document)
+    return cluster, cluster.workers[0]
+
+
+EXISTS = {"operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "pod", "found"),
+    [
+        ({}, {}, ["small", "soft"]),
+        ({"limits": {"cpu": "3"}}, {}, ["soft"]),
+        ({"limits": {"cpu": "3"}, "requests": {"cpu": "1"}}, {}, ["small", "soft"]),
+        ({"requests": {"memory": "5Gi"}}, {}, ["soft"]),
+        ({"limits": {"nvidia.com/gpu": 1}}, {}, []),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"tolerations": [EXISTS]}, ["gpu"]),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"tolerations": [EXISTS | {"key": "gpu"}]}, ["gpu"]),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"tolerations": [EXISTS | {"key": "gpu", "effect": "NoExecute"}]}, []),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"tolerations": [{"key": "gpu", "value": "yes"}]}, ["gpu"]),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"tolerations": [{"key": "gpu", "value": "no"}]}, []),
+        ({"limits": {"nvidia.com/gpu": 2}}, {"tolerations": [EXISTS]}, []),
+        ({}, {"nodeSelector": {"kind": "a100"}}, []),
+        ({}, {"nodeSelector": {"kind": "a100"}, "tolerations": [EXISTS]}, ["gpu"]),
+        ({"requests": {"cpu": "100m"}}, {"initContainers": [{"name": "i", "resources": {"limits": {"cpu": 4}}}]}, [
+            "soft"]),
+    ],
+)  # fmt: skip
+def test_where_a_pod_can_be(resources, pod, found):
+    assert scheduling.places(*pod_of(resources, **pod), MACHINES) == found
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ({"key": "kind", "operator": "In", "values": ["a100"]}, ["gpu"]),
+        ({"key": "kind", "operator": "NotIn", "values": ["a100"]}, ["small", "soft"]),
+        ({"key": "kind", "operator": "Exists"}, ["gpu"]),
+        ({"key": "kind", "operator": "DoesNotExist"}, ["small", "soft"]),
+    ],
+)
+def test_node_affinity(expression, found):
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    assert scheduling.places(*pod_of({}, affinity=affinity, tolerations=[EXISTS]), MACHINES) == found
+
+
+def test_the_autoscaler_is_in_the_heads_pod():
+    cluster, _ = pod_of({})
+    spec = dict(cluster.spec) | {"enableInTreeAutoscaling": True}
+    grown = raycluster.Cluster(cluster.document, spec, "spec", cluster.groups)
+    assert scheduling.needs(grown, grown.head) == {"cpu": Fraction(1, 2), "memory": 2**29}
+    assert scheduling.needs(cluster, cluster.head) == {}
+
+
+def test_room_for_several():
+    cluster, _ = pod_of({"limits": {"cpu": "4"}})
+    assert scheduling.left_over(cluster, {"w": 2}, MACHINES) == {}
+    assert scheduling.left_over(cluster, {"w": 5}, MACHINES) == {"w": 3}
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"limits": {"cpu": 1}, "requests": {"cpu": 2}}, "the request of cpu is above its limit"),
+        ({"requests": {"nvidia.com/gpu": 1}}, "nvidia.com/gpu must stand in the limits"),
+        ({"limits": {"nvidia.com/gpu": 2}, "requests": {"nvidia.com/gpu": 1}}, "request and limit must be the same"),
+        ({"limits": {"nvidia.com/gpu": "500m"}}, "there are only whole ones"),
+        ({"limits": {"cpu": "-1"}}, "cpu is -1, below 0"),
+    ],
+)
+def test_pods_that_are_refused(resources, said):
+    [found] = scheduling.pod_refusals(pod_of(resources)[1])
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("pod", "said"),
+    [
+        ({"tolerations": [{"key": "a", "operator": "Exist"}]}, "has the operator 'Exist'"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "has a value, and takes none"),
+        ({"tolerations": [{"value": "b"}]}, "needs the operator Exists"),
+        ({"tolerations": [{"key": "a", "effect": "No"}]}, "has the effect 'No'"),
+        ({"restartPolicy": "Sometimes"}, "the restartPolicy 'Sometimes' is none of"),
+    ],
+)
+def test_pods_that_are_refused_for_more(pod, said):
+    [found] = scheduling.pod_refusals(pod_of({}, **pod)[1])
+    assert said in found
