@@ -14,18 +14,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.state import course_root
+from helpers.state import cache_dir, course_root
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @contextmanager
 def new_home(name: str) -> Iterator[Path]:
-    """The empty home directory of a new user. It is below the checkout, so that /tmp is used as by a real one."""
+    """The home directory of a new user, who has the cluster's programs if they are built, and nothing else.
+
+    It is below the checkout, so that /tmp is used as by a real one.
+    """
     home = course_root() / "build" / "tests" / name
     shutil.rmtree(home, ignore_errors=True)
-    temporary = home / "tmp"
+    temporary, programs = home / "tmp", home / ".cache" / "ray-course" / "tools"
     temporary.mkdir(parents=True)
+    programs.parent.mkdir(parents=True)
+    if (built := cache_dir() / "tools").is_dir():
+        programs.symlink_to(built)
     with pytest.MonkeyPatch.context() as patch:
         for variable in os.environ:
             if variable.startswith(("XDG_", "JUPYTER", "IPYTHON", "MPL", "RAY_")):

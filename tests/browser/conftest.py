@@ -61,6 +61,9 @@ def server() -> Iterator[tuple[Path, str]]:
         finally:
             course.terminate()
             course.communicate(timeout=STOP_S)
+            if sys.platform == "linux":  # a lesson may have brought a cluster up
+                down = [sys.executable, "-m", "helpers.cli", "down"]
+                subprocess.run(down, cwd=course_copy, check=True, timeout=STOP_S)
         wait_until(nothing_runs, STOP_S, what="JupyterLab, its kernels and their hosts to end")
 
 

@@ -10,6 +10,7 @@ from helpers.errors import CourseError
 from helpers.grading import check as module
 from helpers.grading.check import CheckFailed, Suite, all_suites, check, find_suite, hint, number, run
 
+FLAGS = ("head num-cpus", "worker num-cpus", "worker memory", "worker address")
 RIGHT = {
     "00.c1": [8265, 8265.0],
     "01.c1": [
@@ -22,9 +23,25 @@ RIGHT = {
         {"object": " Reconstructed ", "actor": "DEAD", "task": "rerun"},
     ],
     "01.c3": ["worker-2 raylet", "Raylet of worker-2", "worker_2 RAYLET"],
+    "03.c1": [
+        {
+            "head num-cpus": "rayStartParams",
+            "worker num-cpus": "limits",
+            "worker memory": "limits",
+            "worker address": "KubeRay",
+        },
+        {
+            "worker address": "Operator",
+            "worker memory": "limit",
+            "worker num-cpus": "resources.limits",
+            "head num-cpus": "params",
+        },
+    ],
+    "03.c2": [16, 16.0],
 }
 HEAD = {"gcs_server", "dashboard", "monitor", "ray_client_server"}
 FATE = {"task": "retried", "actor": "lost", "object": "rebuilt"}
+FROM = RIGHT["03.c1"][0]
 # per question, (position of the only case that rejects it, the answer)
 MUTANTS = {
     "00.c1": [(0, 6379), (0, 10001), (0, 8000), (0, 8080)],
@@ -48,6 +65,13 @@ MUTANTS = {
         (2, FATE | {"object": "retried"}),
     ],
     "01.c3": [(0, "gcs"), (0, "head raylet"), (0, "driver")],
+    "03.c1": [
+        (case, FROM | {flag: word})
+        for case, flag in enumerate(FLAGS)
+        for word in ("rayStartParams", "limits", "requests", "KubeRay")
+        if word != FROM[flag]
+    ],
+    "03.c2": [(0, 8), (0, 4), (0, 2), (0, 1), (0, 12)],
 }
 UNANSWERED = [None, ..., "", "  \n", "...", "…", "?", [], {}, set(), ("",), {"task": ..., "actor": ""}]
 # a suite has a file of its own, by which its lines are told from the learner's
@@ -95,8 +119,8 @@ def states(report):
 
 
 def test_every_question_is_tested_here():
-    assert set(all_suites()) >= {"00.c1", "01.c1", "01.c2", "01.c3"}
-    lessons = {id for id in all_suites() if id.startswith(("00", "01"))}
+    assert set(all_suites()) >= {"00.c1", "01.c1", "01.c2", "01.c3", "03.c1", "03.c2"}
+    lessons = {id for id in all_suites() if not id.startswith("ex")}
     assert lessons == set(RIGHT) == set(MUTANTS)
 
 
@@ -130,6 +154,8 @@ def test_every_case_has_a_mutant_and_every_question_three(id):
         ("01.c1", ["gcs", "dashboard", "client", "autoscaler"]),
         ("01.c2", ["retried", "rebuilt"]),
         ("01.c3", ["worker-2", "worker 2"]),
+        ("03.c1", ["raystartparams"]),
+        ("03.c2", ["16", "sixteen"]),
     ],
 )
 def test_messages_and_hints_do_not_give_the_answer_away(id, secret):

@@ -1,0 +1,89 @@
+"""The stepper: walk through what happened, one step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from helpers.observe.steps import Step, Steps, as_table
+from helpers.widgets import as_bundle, live_region
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+
+
+@dataclass
+class Stepper:
+    """Steps, and the one that is looked at. The notebook shows it with buttons and a slider.
+
+    Attributes:
+        steps: what happened.
+        position: which step is looked at, from 0.
+    """
+
+    steps: Steps
+    position: int = 0
+
+    @property
+    def step(self) -> Step:
+        return self.steps.steps[self.position]
+
+    def go(self, position: int) -> Stepper:
+        """Look at another step; before the first and after the last there is none, so it stays there."""
+        self.position = min(max(position, 0), len(self.steps) - 1)
+        return self
+
+    @property
+    def says(self) -> str:
+        """The step that is looked at: where it stands, what was done by whom, what that is for, where it was read."""
+        step = self.step
+        place = f"Step {self.position + 1} of {len(self.steps)}, {self.steps.seconds(step)} s after the first"
+        return f"{place} · {step.who}: {step.what}\n{step.meaning} (Read from: {step.source}.)"
+
+    def __str__(self) -> str:
+        """Every step with its meaning: all that the widget shows, at once."""
+        lines = []
+        for (when, who, what), step in zip(self.steps.rows(), self.steps, strict=True):
+            lines += [f"{when:>7}  {who}: {what}", f"{'':>9}{step.meaning}"]
+        return "\n".join([f"Steps of {self.steps.target}", *lines])
+
+    __repr__ = __str__
+
+    @cached_property
+    def widget(self) -> VBox:
+        """Buttons and a slider to walk by, what is to be said of the step, and the table up to it."""
+        import ipywidgets
+
+        last = len(self.steps) - 1
+        back = ipywidgets.Button(description="Back", icon="step-backward", tooltip="One step back")
+        onward = ipywidgets.Button(description="Next", icon="step-forward", button_style="primary", tooltip="Next step")
+        # counted from 1, as people do; the arrow keys move it
+        layout = ipywidgets.Layout(width="22em")
+        slider = ipywidgets.IntSlider(1, min=1, max=last + 1, description="Step", layout=layout)
+        said, table = ipywidgets.HTML(), ipywidgets.HTML()
+
+        def show(change: Any = None) -> None:
+            self.go(slider.value - 1)
+            said.value = live_region(self.says)
+            table.value = as_table(self.steps.target, self.steps.rows()[: self.position + 1], self.position)
+
+        def move(by: int) -> None:
+            slider.value = min(max(slider.value + by, 1), last + 1)
+
+        # the buttons stay enabled at both ends: disabling the one that has the keyboard's focus would lose it
+        back.on_click(lambda _: move(-1))
+        onward.on_click(lambda _: move(+1))
+        slider.observe(show, "value")
+        slider.value = self.position + 1
+        show()
+        return ipywidgets.VBox([ipywidgets.HBox([back, onward, slider]), said, table])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        # one step is no walk, and a slider has no range then
+        return as_bundle(self.widget, str(self)) if len(self.steps) > 1 else {"text/plain": str(self)}
+
+
+def stepper(steps: Steps) -> Stepper:
+    """A widget that walks through steps, from the first."""
+    return Stepper(steps)
