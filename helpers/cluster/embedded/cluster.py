@@ -261,11 +261,16 @@ class EmbeddedCluster:
 
     def _add_kuberay(self, api: Api, manifests: Mapping[str, Path]) -> None:
         """The definitions first: for a kind that is not there, the operator looks again only after ten seconds."""
-        self._await(lambda: kuberay.install(api, manifests), "KubeRay's custom resource definitions", DEFINITIONS_S)
-        self._await(lambda: kuberay.is_served(api), "the kinds of KubeRay", DEFINITIONS_S)
+        is_up = lambda: self._look({controlplane.API, controlplane.FORWARDER})  # noqa: E731 - else it may have ended
+        install = lambda: is_up() and kuberay.install(api, manifests)  # noqa: E731
+        self._await(install, "KubeRay's custom resource definitions", DEFINITIONS_S)
+        # the API server is busy enough without being asked ten times a second
+        self._await(lambda: is_up() and kuberay.is_served(api), "the kinds of KubeRay", DEFINITIONS_S, every_s=0.5)
         self._ask(op="add_component", component=_as_json(kuberay.operator(self.layout.inside, self._binary)))
 
-    def _await(self, predicate: Callable[[], bool], what: str, timeout_s: float = READY_S) -> None:
+    def _await(
+        self, predicate: Callable[[], bool], what: str, timeout_s: float = READY_S, every_s: float = 0.1
+    ) -> None:
         def ask() -> bool:
             try:
                 return predicate()
@@ -273,7 +278,7 @@ class EmbeddedCluster:
                 raise AssertionError(str(error)) from error
 
         fix = "Run `course status` to see which component is in the way, and `course logs COMPONENT` to see why."
-        wait_until(ask, timeout_s, what=what, fix=fix)
+        wait_until(ask, timeout_s, what=what, fix=fix, every_s=every_s)
 
     def _look(self, names: set[str] | None) -> bool:
         """Whether the named components are ready (None: all, and the machines).
