@@ -141,12 +141,16 @@ class Forward:
                 self._tunnel.close()
 
     def _connected(self) -> socket.socket | None:
-        """A connection to a Pod that is ready; None after `PATIENCE_S`, or when this is closed."""
-        deadline = time.monotonic() + PATIENCE_S
+        """A connection to a Pod that is ready; None after `PATIENCE_S`, which is said, or when this is closed."""
+        deadline, why = time.monotonic() + PATIENCE_S, ""
         while time.monotonic() < deadline and self._listener.fileno() != -1:
-            with contextlib.suppress(CourseError, OSError):
+            try:
                 return socket.create_connection(("127.0.0.1", self._way().port), timeout=BEGIN_S)
+            except (CourseError, OSError) as error:
+                why = str(error)
             time.sleep(AGAIN_S)
+        if self._listener.fileno() != -1:
+            say(f"✘ {self._target} port {self._remote} led nowhere for {PATIENCE_S:g} s: {why}\n")
         return None
 
     def _way(self) -> Tunnel:
