@@ -33,7 +33,10 @@ pytestmark = pytest.mark.live
 ROOT = course_root()
 LESSONS = lessons.paths()
 # the lessons whose kernel is killed half-way, and what the next run of each then says
-KILLED = {"01_anatomy": "ended without clean_up", "03_raycluster": "An earlier run left the namespace lesson-03"}
+KILLED = {
+    "01_anatomy": "An earlier run of lesson 01 ended without clean_up",
+    "03_raycluster": "An earlier run left the namespace lesson-03",
+}
 CELL_TIMEOUT_S = 300
 LESSON_TIMEOUT_S = 1200
 GONE_WITHIN_S = 20

@@ -6,6 +6,7 @@ knows that whatever is in the namespace was left by a run that is over.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -82,8 +83,19 @@ class Place:
             ) from None
         for context in config["contexts"]:
             context["context"]["namespace"] = self.namespace
+        for number, entry in enumerate([*config["clusters"], *config["users"]]):
+            self._keep_data(entry.get("cluster") or entry.get("user") or {}, number)
         self._write(self.kubeconfig, json.dumps(config, indent=1))
         self._source = written
+
+    def _keep_data(self, entry: dict, number: int) -> None:
+        """Put certificates and keys into files of ours: the client makes some in /tmp, which a killed kernel leaves."""
+        for field in ("certificate-authority", "client-certificate", "client-key"):
+            data = entry.pop(f"{field}-data", None)
+            if data:
+                path = self._directory / f"{self.namespace}.{number}.{field}.pem"
+                self._write(path, base64.b64decode(data).decode())
+                entry[field] = str(path)
 
     def _write(self, path: Path, text: str) -> None:
         new = path.with_name(f"{path.name}.{os.getpid()}")
