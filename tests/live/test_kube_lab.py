@@ -267,6 +267,9 @@ def test_a_second_start_in_one_kernel(new_lab, said):
     again = Lab.start("03")
     assert "This notebook's earlier run of lesson 03: ✔ deleted the namespace lesson-03 (1 Pod)" in str(said)
     assert not len(again.pods())
+    assert "Client Version" in kubectl(
+        "version", "--client"
+    )  # it is a link, and found by way of itself the second time
     again._close()
 
 

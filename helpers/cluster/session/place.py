@@ -136,7 +136,7 @@ class Place:
         kubectl.parent.mkdir(exist_ok=True)
         new = kubectl.with_name(f"kubectl.{os.getpid()}")
         new.unlink(missing_ok=True)
-        new.symlink_to(self._backend.kubectl())
+        new.symlink_to(self._backend.kubectl().resolve())  # it may be found on PATH, where this very link is by now
         new.replace(kubectl)
         os.environ["KUBECONFIG"] = str(self.kubeconfig)
         os.environ["KUBECACHEDIR"] = str(self._directory / "cache")  # kubectl's own would be in HOME
