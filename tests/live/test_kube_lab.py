@@ -269,7 +269,7 @@ def test_a_second_start_in_one_kernel(new_lab, said):
     assert not len(again.pods())
     assert "Client Version" in kubectl(
         "version", "--client"
-    )  # it is a link, and found by way of itself the second time
+    )  # a link, found by way of itself the second time
     again._close()
 
 
