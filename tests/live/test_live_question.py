@@ -205,7 +205,7 @@ def test_a_grader_who_runs_it_believes_nobody(believed: dict[str, batch.Row], ro
     assert rows["refused"].remark.startswith("Live: this shape was started, and did not come up: ")
     pages = {name: (root / f"grading/feedback/{name}/{EX}/{EX}.html").read_text() for name in rows}
     assert "ran at once: 1 on gpu-1; 2 were wanted" in pages["forged"]
-    assert "✔ pass (verified) · `train`" in pages["not-run"]
+    assert "✔ pass (verified) · <code>train</code>" in pages["not-run"]
     assert "this shape was started, and did not come up: " in pages["refused"] and "-tier" in pages["refused"]
     wait_until(nothing_runs, GONE_WITHIN_S, what="all that the grader has started to end")
 
