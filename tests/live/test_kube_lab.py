@@ -665,3 +665,10 @@ def test_python_on_the_head_and_a_job(lab, said, tmp_path):
     failing = lab.submit("demo", "python fails.py", working_dir=tmp_path)
     assert failing.wait(200) == "FAILED" and "for a reason" in failing.logs()
     assert "✘ `python fails.py` FAILED" in str(said)
+
+    begun = "import time; open('/tmp/begun', 'w').close(); time.sleep(4732)"
+    with in_background(lambda: lab.run_on_head("demo", begun)) as broken:
+        look = "import os; print(os.path.exists('/tmp/begun'))"
+        wait_until(lambda: lab.run_on_head("demo", look).strip() == "True", 60, what="the program to begin")
+        kubectl("delete", "pod", head.name)
+    assert "the text did not end on demo-head" in str(broken[0])
