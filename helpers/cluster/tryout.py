@@ -6,7 +6,6 @@ A plan is a manifest that was made from an answer and holds nothing but numbers 
 from __future__ import annotations
 
 import contextlib
-import html
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from helpers.cluster.session import Session
 from helpers.cluster.session.tables import is_ready
 from helpers.cluster.session.target import GROUP_LABEL
 from helpers.errors import CourseError
+from helpers.text import columns, html_table
 
 CAPABILITIES = ["kubernetes", "autoscaler", "fake_gpu"]
 MEMORY_GIB = 3.0  # the cluster itself, a head with the autoscaler, two workers and a driver
@@ -52,18 +52,10 @@ class Seen:
         ]
 
     def __str__(self) -> str:
-        table = [self.HEADINGS, *self.rows()]
-        widths = [max(len(row[column]) for row in table) for column in range(len(self.HEADINGS))]
-        return "\n".join(
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table
-        )
+        return columns([self.HEADINGS, *self.rows()])
 
     def _repr_html_(self) -> str:
-        def tr(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        body = "".join(tr(row, "td") for row in self.rows())
-        return f"<table><caption>What came of it</caption>{tr(self.HEADINGS, 'th')}{body}</table>"
+        return html_table("What came of it", self.HEADINGS, self.rows())
 
 
 def _counted(resources: Mapping[str, float]) -> str:

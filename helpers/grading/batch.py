@@ -33,6 +33,7 @@ from helpers.errors import CourseError
 from helpers.grading import evidence, nbgrader_ext, sandbox
 from helpers.grading.check import all_suites
 from helpers.state import course_root
+from helpers.text import columns, html_table
 
 EXERCISE = re.compile(r"ex\d\d")
 STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
@@ -81,19 +82,10 @@ class Result:
         ]
 
     def __str__(self) -> str:
-        table = [self.HEADINGS, *self.cells()]
-        widths = [max(len(row[column]) for row in table) for column in range(4)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]).rstrip() for row in table
-        ]
-        return "\n".join([self.exercise, *lines])
+        return f"{self.exercise}\n{columns([self.HEADINGS, *self.cells()])}"
 
     def _repr_html_(self) -> str:
-        def tr(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        body = "".join(tr(cells, "td") for cells in self.cells())
-        return f"<table><caption>{self.exercise}</caption>{tr(self.HEADINGS, 'th')}{body}</table>"
+        return html_table(self.exercise, self.HEADINGS, self.cells())
 
     def write_csv(self, path: Path) -> None:
         """One line a student, with headings; an empty score is one that could not be graded."""

@@ -352,6 +352,22 @@ def number(answer: Any) -> Any:
     return answer
 
 
+def filled(words: Mapping[str, Any], key: str) -> Any:
+    """A word of an answer that `fill_in` has read.
+
+    Raises:
+        NotImplementedError: it is not answered yet.
+    """
+    if words[key] is None:
+        raise NotImplementedError
+    return words[key]
+
+
+def says(key: str, word: str) -> Callable[[Mapping[str, Any]], bool]:
+    """For `Suite.case`, as a wrong path: whether this word of an answer that `fill_in` has read is this one."""
+    return lambda words: words[key] == word
+
+
 def one_of(*words: str, also: Mapping[str, str] = types.MappingProxyType({})) -> Callable[[Any], str]:
     """Reads one of these words, in any spelling (`Suite.read`): case, spaces, hyphens and underscores do not matter.
 

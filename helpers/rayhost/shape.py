@@ -6,7 +6,6 @@ The commands are put together here from numbers and names. What somebody has typ
 from __future__ import annotations
 
 import contextlib
-import html
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from helpers.rayhost import probe
 from helpers.rayhost.driver import Driver
 from helpers.rayhost.hosts import Host, Hosts
 from helpers.state import state_dir
+from helpers.text import columns, html_table
 
 # a head, two more Ray nodes and a driver: 1.45 GiB (proportional set size); the rest is an estimate for task processes
 MEMORY_GIB = 2.5
@@ -53,18 +53,10 @@ class Seen:
         return rows
 
     def __str__(self) -> str:
-        table = [self.HEADINGS, *self.rows()]
-        widths = [max(len(row[column]) for row in table) for column in range(4)]
-        return "\n".join(
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table
-        )
+        return columns([self.HEADINGS, *self.rows()])
 
     def _repr_html_(self) -> str:
-        def tr(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        body = "".join(tr(row, "td") for row in self.rows())
-        return f"<table><caption>Where tasks ran</caption>{tr(self.HEADINGS, 'th')}{body}</table>"
+        return html_table("Where tasks ran", self.HEADINGS, self.rows())
 
 
 def require_memory() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import CourseError
+from helpers.text import columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ class Drawing:
     width: int
 
     def __str__(self) -> str:
-        return f"{self.alt}\n{_plain_table(self.headers, self.rows)}"
+        return f"{self.alt}\n{columns([self.headers, *self.rows])}"
 
     __repr__ = __str__  # the text that a front end without HTML shows
 
@@ -160,12 +161,6 @@ def _as_text(alt: str, table: tuple) -> tuple[tuple[str, ...], tuple[tuple[str, 
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _plain_table(headers: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (headers, *rows))
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _html_table(headers: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.text import columns
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -98,9 +100,7 @@ class Status:
         if not self.is_up:
             return "\n".join([self._first(), *self._last()])
         rows = [HEADS, *(component.cells() for component in self.components)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self._first(), *lines, *self._last()])
+        return "\n".join([self._first(), columns(rows), *self._last()])
 
     def __rich__(self) -> Table | str:
         from rich.markup import escape

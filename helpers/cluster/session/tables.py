@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from helpers.cluster.session.target import GROUP_LABEL, HEAD_GROUP, TYPE_LABEL, when
+from helpers.text import columns
 
 NOTHING = "none"
 
@@ -33,12 +34,7 @@ class Table:
     def __str__(self) -> str:
         if not self.rows:
             return f"{self.caption}: {NOTHING}"
-        lines = [self.HEADS, *self.cells()]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.HEADS))]
-        told = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
-        return "\n".join([self.caption, *told])
+        return f"{self.caption}\n{columns([self.HEADS, *self.cells()])}"
 
     def __repr__(self) -> str:
         return str(self)

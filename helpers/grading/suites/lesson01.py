@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from helpers.grading.check import Suite, fill_in, names_of, one_of
+from helpers.grading.check import Suite, fill_in, filled, names_of, one_of, says
 
 # Which of these processes run on the head only?
 c1 = Suite(
@@ -131,47 +129,37 @@ c2 = Suite(
 )
 
 
-def _filled(words: dict, key: str) -> str:
-    if words[key] is None:
-        raise NotImplementedError
-    return words[key]
-
-
-def _says(key: str, word: str) -> Callable[[dict], bool]:
-    return lambda words: words[key] == word
-
-
 @c2.case(
     "the task",
     wrong={
-        _says("task", "lost"): "max_retries is 3 here; what would that number be for, if a task just ended so?",
-        _says("task", "rebuilt"): "that is said of data; a task is work, and its owner still wants the result",
+        says("task", "lost"): "max_retries is 3 here; what would that number be for, if a task just ended so?",
+        says("task", "rebuilt"): "that is said of data; a task is work, and its owner still wants the result",
     },
 )
 def _(words):
-    assert _filled(words, "task") == "retried"
+    assert filled(words, "task") == "retried"
 
 
 @c2.case(
     "the actor",
     wrong={
-        _says("actor", "retried"): "actors are not restarted unless max_restarts says so, and it says 0",
-        _says("actor", "rebuilt"): "its state was in its process, and no task made it: Ray cannot compute it again",
+        says("actor", "retried"): "actors are not restarted unless max_restarts says so, and it says 0",
+        says("actor", "rebuilt"): "its state was in its process, and no task made it: Ray cannot compute it again",
     },
 )
 def _(words):
-    assert _filled(words, "actor") == "lost"
+    assert filled(words, "actor") == "lost"
 
 
 @c2.case(
     "the object",
     wrong={
-        _says("object", "lost"): "its bytes went with the Ray node, but its owner remembers how it came to be",
-        _says("object", "retried"): "that is said of the task that made it; what comes of it for the object?",
+        says("object", "lost"): "its bytes went with the Ray node, but its owner remembers how it came to be",
+        says("object", "retried"): "that is said of the task that made it; what comes of it for the object?",
     },
 )
 def _(words):
-    assert _filled(words, "object") == "rebuilt"
+    assert filled(words, "object") == "rebuilt"
 
 
 # A task ran on worker-2. Who granted the lease for the worker process that it ran in?

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from helpers.grading.check import Suite, fill_in, number, one_of
+from helpers.grading.check import Suite, fill_in, filled, number, one_of, says
 
 # Whence did the operator take these flags of the generated `ray start` lines of raycluster/demo?
 c1 = Suite(
@@ -46,62 +44,52 @@ c1 = Suite(
 )
 
 
-def _filled(words: dict, key: str) -> str:
-    if words[key] is None:
-        raise NotImplementedError
-    return words[key]
-
-
-def _says(key: str, word: str) -> Callable[[dict], bool]:
-    return lambda words: words[key] == word
-
-
 @c1.case(
     "the head's num-cpus",
     wrong={
-        _says("head num-cpus", "limits"): "the limit of the head's container is 1, and the line says another number",
-        _says("head num-cpus", "requests"): "the head's container requests 1, and the line says another number",
-        _says("head num-cpus", "KubeRay"): "left alone, the operator would have taken a number from the container",
+        says("head num-cpus", "limits"): "the limit of the head's container is 1, and the line says another number",
+        says("head num-cpus", "requests"): "the head's container requests 1, and the line says another number",
+        says("head num-cpus", "KubeRay"): "left alone, the operator would have taken a number from the container",
     },
 )
 def _(words):
-    assert _filled(words, "head num-cpus") == "rayStartParams"
+    assert filled(words, "head num-cpus") == "rayStartParams"
 
 
 @c1.case(
     "the worker's num-cpus",
     wrong={
-        _says("worker num-cpus", "rayStartParams"): "look at cpu-group in the manifest: it has none of these",
-        _says("worker num-cpus", "requests"): "that is where the operator looks if the other number is missing",
-        _says("worker num-cpus", "KubeRay"): "the operator writes the flag, but the number stands in the manifest",
+        says("worker num-cpus", "rayStartParams"): "look at cpu-group in the manifest: it has none of these",
+        says("worker num-cpus", "requests"): "that is where the operator looks if the other number is missing",
+        says("worker num-cpus", "KubeRay"): "the operator writes the flag, but the number stands in the manifest",
     },
 )
 def _(words):
-    assert _filled(words, "worker num-cpus") == "limits"
+    assert filled(words, "worker num-cpus") == "limits"
 
 
 @c1.case(
     "the worker's memory",
     wrong={
-        _says("worker memory", "rayStartParams"): "look at cpu-group in the manifest: it has none of these",
-        _says("worker memory", "requests"): "of memory the operator never takes this number, not even as a substitute",
-        _says("worker memory", "KubeRay"): "2147483648 bytes are 2 Gi: that stands in the manifest",
+        says("worker memory", "rayStartParams"): "look at cpu-group in the manifest: it has none of these",
+        says("worker memory", "requests"): "of memory the operator never takes this number, not even as a substitute",
+        says("worker memory", "KubeRay"): "2147483648 bytes are 2 Gi: that stands in the manifest",
     },
 )
 def _(words):
-    assert _filled(words, "worker memory") == "limits"
+    assert filled(words, "worker memory") == "limits"
 
 
 @c1.case(
     "the address that the worker connects to",
     wrong={
-        _says("worker address", "rayStartParams"): "look at cpu-group in the manifest: nobody wrote an address there",
-        _says("worker address", "limits"): "a container's resources know no addresses",
-        _says("worker address", "requests"): "a container's resources know no addresses",
+        says("worker address", "rayStartParams"): "look at cpu-group in the manifest: nobody wrote an address there",
+        says("worker address", "limits"): "a container's resources know no addresses",
+        says("worker address", "requests"): "a container's resources know no addresses",
     },
 )
 def _(words):
-    assert _filled(words, "worker address") == "KubeRay"
+    assert filled(words, "worker address") == "KubeRay"
 
 
 # A Kubernetes node with 8 CPUs has two worker Pods and nothing else. Each has a CPU request of 4 and a CPU limit of 8.
