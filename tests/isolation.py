@@ -45,7 +45,7 @@ def new_home(name: str) -> Iterator[Path]:
 def no_build_begun(cache: Path) -> Iterator[None]:
     """Meanwhile `course lab` finds that a build is at work in this XDG_CACHE_HOME, and begins no other."""
     store = cache / "ray-course" / "tools"
-    store.mkdir(parents=True)
+    store.mkdir(parents=True, exist_ok=True)
     with open(store / "lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -386,6 +386,7 @@ class Hosts:
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": host.directory,  # what is Ray's default anyway, /tmp, on most machines
+            "GRPC_ENABLE_FORK_SUPPORT": "0",  # else Ray's servers start programs that die: ray-project/ray#63202
             members.MARK: f"{self.session}/{host.name}",
         }
         if host.head:  # `ray job` would talk to port 8265, which may be another Ray's; this beats even its --address

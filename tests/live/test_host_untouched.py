@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ IS_ROOT = os.geteuid() == 0
 WHAT = ["network cards", "routes", "mounts", "cgroups", "host name", "/etc", "HOME", "kernel settings"]
 WHAT += ["network rules"] if IS_ROOT else []
 MACHINES = [Machine("cpu-a"), Machine("cpu-b")]
-MARK = "seen-by-nobody-else"  # in files, names and environments that are one's own
+# in files, names and environments that are one's own; another cluster's on this computer is no finding
+MARK = f"seen-by-nobody-else-{uuid.uuid4()}"
 KUBE_PROXY = 10249  # the port of its metrics, on loopback of what hostNetwork is: the cluster's own network
 RAY = "ray start --head --num-cpus=1 --object-store-memory=80000000 --include-dashboard=false"
 
@@ -418,11 +420,13 @@ def test_a_pod_sees_nothing_of_another_one_by_any_process(cluster, secrets, stra
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_pod_sees_no_secret_wherever_it_looks(cluster, stranger):
-    names = json.dumps([MARK, "kubelet-cpu-a.key", "apiserver-etcd-client.key", "control.sock"])
-    said = inside(cluster, stranger, WALK, names)
+    for directory in (cluster.layout.root, cluster.layout.root / "pki"):  # beside the control socket and the keys
+        assert list(directory.glob("*.key")) or (directory / "control.sock").exists()
+        (directory / MARK).touch()
+    said = inside(cluster, stranger, WALK, json.dumps([MARK]))
     assert said["found"] == []
     assert said["looked"] > 1000
-    assert f"/own/{MARK}" in inside(cluster, "owner", WALK, names)["found"]
+    assert f"/own/{MARK}" in inside(cluster, "owner", WALK, json.dumps([MARK]))["found"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""KubeRay in the embedded cluster: its operator, RayClusters and RayJobs, the Ray autoscaler, all the real ones."""
+"""KubeRay in the embedded cluster: its operator, its three kinds, and the Ray autoscaler, all of them the real ones."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def where(n, meeting):
 meeting = Meeting.remote()
 print("ran on", json.dumps(ray.get([where.remote(n, meeting) for n in range(4)])))
 """
+ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 
 
 @pytest.fixture
@@ -116,6 +117,16 @@ def test_a_rayjob_runs_to_its_end(here):
     # the submitter's Pod prints what the job printed
     submitter = here.cluster.get(here.url("pod"), labelSelector="job-name=squares")["items"][0]
     assert "the sum is 285" in here.kubectl("logs", submitter["metadata"]["name"]).stdout
+
+
+def test_a_rayservice_answers(here):
+    apply(here, manifest("service"))
+    here.see("rayservice/greeter", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, RAY_S)
+    cluster = here.get("rayservice/greeter")["status"]["activeServiceStatus"]["rayClusterName"]
+    head = a_pod(here, cluster, "headgroup")["metadata"]["name"]
+    ask = ("exec", head, "-c", "ray-head", "--", "python", "-c", ASK, "http://greeter-serve-svc:8000/?name=Ada")
+    # KubeRay looks at the Service's endpoints, and kube-proxy may be a moment behind them
+    here.wait("an answer", lambda: "Hello, Ada" in here.kubectl(*ask).stdout, SOON_S)
 
 
 def test_a_killed_operator_comes_back_and_goes_on(here, request):

@@ -138,6 +138,9 @@ def default_images(python_prefix: Path) -> list[dict[str, Any]]:
     }
     # HOME and working directory as in the image itself (docker/base-deps/Dockerfile of Ray)
     ray = python | {"HOME": "/home/ray", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    # with gRPC's precautions for forks, 1 in 14 programs that Ray Client's server starts dies before its first line:
+    # ray-project/ray#63202, grpc/grpc#43055
+    ray |= {"GRPC_ENABLE_FORK_SUPPORT": "0"}
     shell = {"env": {"HOME": "/root"}}
     nginx = shell | {"command": ["nginx", "-g", "daemon off;"], "needs": ["nginx"]}
     # protected mode off, as the image's own entrypoint starts it
