@@ -155,8 +155,11 @@ assert "The task ran on demo-cpu-group" in same and "Refused: Version mismatch" 
 
 # %% [markdown]
 # Ray Client works, and **wants the same Ray and the same minor version of Python at both ends**. What it made lives as
-# long as its connection, with 30 seconds of grace. A job asks for neither. So use Ray Client for a notebook, and jobs
-# for the rest.
+# long as its connection, with 30 seconds of grace. So use it for a notebook, and jobs for the rest.
+#
+# Its server forks for each client, and some of those programs die at birth
+# ([ray#63202](https://github.com/ray-project/ray/issues/63202)) unless the head's environment has
+# `GRPC_ENABLE_FORK_SUPPORT=0`, as Ray's images have here.
 
 # %% [markdown]
 # ## 5 · Break it: take away what it built

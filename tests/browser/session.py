@@ -90,6 +90,15 @@ class Session:
         expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"), timeout=within_s * 1000)
         return cell
 
+    def run_all(self, last: str) -> None:
+        """Run all cells by the menu, and wait for the cell with the text `last`."""
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        prompt = self.cell(last).locator(".jp-InputPrompt")
+        expect(prompt).to_have_text("[*]:")
+        # an error in any cell ends the waiting too: the cells after it lose their star
+        expect(prompt).not_to_have_text("[*]:", timeout=RUN_S * 1000)
+
     def output(self, source: str) -> Locator:
         return self.cell(source).locator(".jp-OutputArea")
 

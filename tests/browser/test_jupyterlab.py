@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.session import CHROMIUM, ROOT, RUN_S, Session
+from tests.browser.session import CHROMIUM, ROOT, Session
 
 pytestmark = [
     pytest.mark.browser,
@@ -36,12 +36,7 @@ def lesson_01(learner: Session) -> Session:
     expect(asked.get_by_role("status")).to_contain_text("You predicted 2")
     learner.shoot("01-committed", asked.get_by_role("status"))
 
-    learner.page.get_by_role("menuitem", name="Run", exact=True).click()
-    learner.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    last = learner.cell("lab.clean_up()").locator(".jp-InputPrompt")
-    expect(last).to_have_text("[*]:")
-    # an error in any cell ends the waiting too: the cells after it lose their star
-    expect(last).not_to_have_text("[*]:", timeout=RUN_S * 1000)
+    learner.run_all("lab.clean_up()")
     return learner
 
 

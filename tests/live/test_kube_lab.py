@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from helpers import lab as lab_module
+from helpers import versions
 from helpers.cluster.session import cleanup
 from helpers.errors import CourseError
 from helpers.lab import Lab
@@ -616,6 +617,15 @@ spec:
           image: rayproject/ray:2.60.0-py311
           resources: {limits: {cpu: "2", memory: 4Gi}, requests: {cpu: "2", memory: 4Gi}}
 """
+
+
+def test_a_rayservice_is_waited_for_until_it_answers(lab):
+    lab.apply((Path(__file__).parent / "kuberay" / "service.yaml").read_text())
+    lab.wait("rayservice/greeter", 400)
+    address = lab.forward("svc/greeter-serve-svc", versions.PORT_SERVE)
+    with urllib.request.urlopen(f"{address.url}/?name=Ada", timeout=60) as answer:
+        assert answer.read() == b"Hello, Ada"
+    lab.delete("rayservice/greeter")
 
 
 def test_python_on_the_head_and_a_job(lab, said, tmp_path):

@@ -197,6 +197,7 @@ def test_the_environment_of_a_host(labs, monkeypatch):
         environment = made._environment(host)
         assert not {"RAY_ADDRESS", "PYTHONPATH"} & set(environment)
         assert environment["RAY_AUTH_MODE"] == "token" and environment["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert environment["GRPC_ENABLE_FORK_SUPPORT"] == "0"  # else Ray Client fails now and then: ray#63202
         assert "RAY_API_SERVER_ADDRESS" not in environment  # nothing was started yet
         secret = Path(environment["HOME"], ".ray", "auth_token")
         assert secret.read_text() == made.token and secret.stat().st_mode & 0o777 == 0o600

@@ -12,6 +12,7 @@ from helpers.cluster.session.target import GROUP_LABEL, HEAD_GROUP, TYPE_LABEL, 
 from helpers.text import columns
 
 NOTHING = "none"
+SHORT = 12  # characters of a cell that is not broken
 
 
 class Table:
@@ -49,7 +50,9 @@ class Table:
 
 
 def _html_cell(text: str) -> str:
-    return f'<td style="text-align: left; overflow-wrap: anywhere">{html.escape(text)}</td>'
+    # names of Pods are long: they may break anywhere rather than widen the page, but a word stays whole
+    wrap = "white-space: nowrap" if len(text) <= SHORT else "overflow-wrap: anywhere"
+    return f'<td style="text-align: left; {wrap}">{html.escape(text)}</td>'
 
 
 # ---- Pods ------------------------------------------------------------------------------------------------------------
