@@ -334,14 +334,21 @@ def _run_live(suite: Suite, see: Callable[[evidence.Plan], evidence.Sighting], p
 
 def is_unanswered(answer: Any) -> bool:
     """Whether this is what a question holds before anybody has answered it."""
+    try:
+        return _is_empty(answer)
+    except RecursionError:  # a container that holds itself, say: nobody is asked with such a thing
+        return False
+
+
+def _is_empty(answer: Any) -> bool:
     if answer is None or answer is ...:
         return True
     if isinstance(answer, str):
         return answer.strip() in _STUBS
     if isinstance(answer, dict):
-        return all(map(is_unanswered, answer.values()))
+        return all(map(_is_empty, answer.values()))
     if isinstance(answer, list | tuple | set | frozenset):
-        return all(map(is_unanswered, answer))
+        return all(map(_is_empty, answer))
     return isinstance(answer, types.FunctionType) and _does_nothing(answer)
 
 

@@ -190,6 +190,15 @@ def test_a_wrong_type_is_said_not_raised(id, answer):
     assert report.rows[0].message
 
 
+@pytest.mark.parametrize("id", RIGHT)
+@pytest.mark.parametrize("kind", [dict, list])
+def test_what_holds_itself_is_a_wrong_type_too(id, kind):
+    answer = kind()
+    answer.update(x=answer) if kind is dict else answer.append(answer)
+    report = check(id, answer)
+    assert report == 0 and set(states(report)) <= {"not yet", "not answered yet"} and report.rows[0].message
+
+
 def test_wrong_type_in_words():
     assert "this wants a number, you gave a str" in str(check("00.c1", "8265"))
     assert "this wants a list or a set of names, you gave an int" in str(check("01.c1", 4))
