@@ -515,7 +515,7 @@ class PipProgress:
         there = names_in(r"^Requirement already satisfied: ([\w.-]+)", output)
         resolved = names_in(r"^Collecting ([\w.-]+)", output) + there
         fetched = names_in(r"^ *(?:Downloading|Using cached|Processing) (\S+\.whl)(?!\.metadata)\b", output) + there
-        unpacked = len(list(VENV.glob("lib/python3.11/site-packages/*.dist-info"))) if self.began else 0
+        unpacked = unpacked_packages() if self.began else 0
         done = self.total * 2 + unpacked if self.began else resolved + fetched + there
         return min(done / (3 * self.total), 0.99), self._note(output, resolved, unpacked)
 
@@ -525,6 +525,12 @@ class PipProgress:
         if self.began:
             return f"unpacked {unpacked} of {self.total} packages"
         return f"found {resolved} of {self.total} packages"
+
+
+def unpacked_packages() -> int:
+    """How many packages are in .venv, beside pip, which came with it."""
+    found = VENV.glob("lib/python3.11/site-packages/*.dist-info")
+    return sum(not path.name.startswith("pip-") for path in found)
 
 
 def names_in(pattern: str, output: str) -> int:
