@@ -56,6 +56,23 @@ spec:
         image: busybox:1.36
         command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
 """
+TOKEN = """
+apiVersion: v1
+kind: Pod
+metadata: {name: bearer}
+spec:
+  containers:
+  - name: main
+    image: busybox:1.36
+    command: [sleep, infinity]
+    volumeMounts: [{name: token, mountPath: /token}]
+  volumes:
+  - name: token
+    projected: {sources: [{serviceAccountToken: {path: token, audience: soak, expirationSeconds: 600}}]}
+"""
+# the shortest life of a token is 600 s; the kubelet asks for another after 80 % of it, when it next looks at the Pod
+TOKEN_S = 720
+REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +139,26 @@ def test_sixty_pods_and_two_hundred_cycles_leave_nothing(cluster):
     own = [name for name in after if name not in ("kube-apiserver", "etcd")]
     grown = {n: (level_before[n][1], after[n][1]) for n in own if after[n][1] > level_before[n][1] * MORE_MEMORY}
     assert not grown
+
+
+def test_a_projected_token_is_refreshed_before_it_expires(cluster):
+    cluster.kubectl("apply", "-f", "-", given=TOKEN)
+    cluster.kubectl("wait", "pod/bearer", "--for=condition=Ready", "--timeout=60s")
+    read = lambda: cluster.kubectl("exec", "bearer", "--", "cat", "/token/token")  # noqa: E731
+    first = read()
+
+    def another() -> str | None:
+        assert is_valid(cluster, token := read()), "the token in the container is not valid"
+        return token if token != first else None
+
+    wait_until(another, TOKEN_S, what="another token in the same container", every_s=5)
+    cluster.kubectl("delete", "pod", "bearer", "--grace-period=1")
+
+
+def is_valid(cluster: Cluster, token: str) -> bool:
+    review = REVIEW | {"spec": {"token": token, "audiences": ["soak"]}}
+    said = cluster.kubectl("create", "-f", "-", "-o", "jsonpath={.status.authenticated}", given=json.dumps(review))
+    return said == "true"
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------
