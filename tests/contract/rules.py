@@ -447,7 +447,7 @@ def untagged_images(yaml_text: str) -> list[str]:
 
 LOOPBACK = "127.0.0.1"  # whose machine it is does not show
 # the home that images of Ray have, and of Jupyter's, is nobody's machine
-HOMES = re.compile(r"/root/\w[\w./-]*|/(?:home|Users)/(?!ray\b|jovyan\b)\w[\w./-]*|[A-Z]:\\Users\\\w+")
+HOMES = re.compile(r"/(?:root)/\w[\w./-]*|/(?:home|Users)/(?!ray\b|jovyan\b)\w[\w./-]*|[A-Z]:\\Users\\\w+")
 INDEX = re.compile(
     r"(?i)(?:index-url|find-links|trusted-host|goproxy|index_url|find_links)\S*[\s=\"':]+(?:https?://)?([\w.-]+\.\w+)"
 )

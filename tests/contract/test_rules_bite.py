@@ -258,7 +258,7 @@ def test_an_image_without_a_tag():
     ("text", "says"),
     [
         ("see /home/" + "somebody/notes.txt", "the path /home/somebody/notes.txt"),
-        ("in /root" + "/course", "the path /root/course"),
+        ("in /root" + "/course", "the path /root" + "/course"),
         ("/srv/checkout/README.md", "the path /srv/checkout/README.md"),
         ("--index-url https://mirror.corp.example/simple", "the registry mirror.corp.example"),
         ("GOPROXY=https://go.corp.example", "the registry go.corp.example"),

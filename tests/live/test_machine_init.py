@@ -373,10 +373,11 @@ async def test_what_a_container_sees(machine: Machine) -> None:
         assert re.fullmatch(rf"seen\na tool\nown\n/run:\n\n/tmp:\n{tmp}\n/var/log:\n{SECRET}\n", seen)
         assert not (home / "y").exists()
         # wherever root of a container looks on the file systems that it has, the secrets are in none of their files
+        first = "/proc/1/root"  # the root directory of the machine's first process
         searcher = await start(
             f"grep -rlsI --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev '{SECRET}' /tmp /run /var /mnt;"
             f" cat {home}/key {machine.disk}/containers/*/tmp/mine '{machine.disk}'/containers/*/tmp/mine;"
-            f" cat /proc/1/root{home}/key /proc/*/root{home}/key; ls /proc/1/root/..; echo end"
+            f" cat {first}{home}/key /proc/*/root{home}/key; ls {first}/..; echo end"
         )
         await searcher.ended
         assert SECRET not in searcher.log.read_text()
