@@ -19,7 +19,7 @@ from helpers.errors import CourseError
 from helpers.state import course_root
 
 if TYPE_CHECKING:
-    from helpers.cluster.embedded.cluster import EmbeddedCluster
+    from helpers.cluster.backend import Choice
     from helpers.grading import batch
 
 app = typer.Typer(
@@ -66,7 +66,7 @@ def lab(
 
     report = machine.report()
     print(report.short(), flush=True)
-    if report.rows["namespaces"].ok:  # else the embedded cluster cannot run here
+    if _is_embedded():
         _begin_tools()
     jupyter.open_lab(port, browser)
 
@@ -231,47 +231,62 @@ def _show_row(row: batch.Row, number: int, count: int) -> None:
     print(f"{number:>{len(str(count))}}/{count}  {row.student}  {score}", flush=True)
 
 
-# ---- the embedded cluster ------------------------------------------------------------------------------------------
+# ---- the cluster -----------------------------------------------------------------------------------------------------
+
+BACKEND = typer.Option(
+    "--backend", help="embedded, kind or existing; left away: as COURSE_BACKEND says, or the best of this machine."
+)
 
 
 @app.command()
-def up() -> None:
-    """Start the embedded cluster: Kubernetes on this machine, without a container engine."""
-    _print(_embedded().up())
+def up(
+    backend: Annotated[str, BACKEND] = "",
+    image: Annotated[
+        str, typer.Option(help="For kind: the image of its Kubernetes nodes, such as one of your own mirror.")
+    ] = "",
+) -> None:
+    """Bring a cluster up: Kubernetes, and KubeRay. The lessons do so by themselves."""
+    if image:
+        os.environ["COURSE_KIND_IMAGE"] = image
+    choice = _choice(backend)
+    print(f"The backend is {choice.backend.name}, because {choice.why}.", flush=True)
+    _print(choice.backend.up())
 
 
 @app.command()
-def status() -> None:
-    """Show what of the embedded cluster runs."""
-    _print(_embedded().status())
+def status(backend: Annotated[str, BACKEND] = "") -> None:
+    """Show what of the cluster runs."""
+    _print(_choice(backend).backend.status())
 
 
 @app.command()
 def logs(
     component: Annotated[str, typer.Argument(help="As in `course status`, such as `etcd` or `cpu-a.kubelet`.")],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
+    backend: Annotated[str, BACKEND] = "",
 ) -> None:
-    """Show the log of a component of the embedded cluster."""
+    """Show the log of a component of the cluster."""
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        for line in _embedded().logs(component, follow):
+        for line in _choice(backend).backend.logs(component, follow):
             print(line, flush=follow)
 
 
 @app.command()
 def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Also remove all that the cluster keeps.")] = False,
+    backend: Annotated[str, BACKEND] = "",
 ) -> None:
-    """Stop the embedded cluster; the next `course up` finds the same objects."""
-    ran = _embedded().down(wipe)
-    print("✔ The embedded cluster is down." if ran else "The embedded cluster was down already.")
-    if wipe:
-        print("✔ All that it kept is removed.")
+    """Stop the cluster; the next `course up` finds the same objects."""
+    print(_choice(backend).backend.down(wipe))
 
 
-def _embedded() -> EmbeddedCluster:
-    from helpers.cluster.embedded.cluster import EmbeddedCluster
+def _choice(backend: str) -> Choice:
+    """The backend that is named, else the one that a lesson would get."""
+    from helpers.cluster.backend import choose
 
-    return EmbeddedCluster()
+    if backend:
+        os.environ["COURSE_BACKEND"] = backend
+    return choose(())
 
 
 def _print(shown: object) -> None:
@@ -351,6 +366,15 @@ def tools_unpack(file: Annotated[Path, typer.Argument(help="What `course tools p
     from helpers.cluster.embedded.tools import archive
 
     print(f"✔ unpacked: {', '.join(archive.unpack(file))}")
+
+
+def _is_embedded() -> bool:
+    """Whether the lessons would get the embedded cluster; if they get none, they say why."""
+    from helpers.cluster.backend import candidates, here
+
+    with contextlib.suppress(CourseError):
+        return candidates(here())[0].name == "embedded"
+    return False
 
 
 def _begin_tools() -> None:

@@ -276,19 +276,14 @@ def namespaces() -> Row:
     name = "network namespaces"
     if sys.platform != "linux" or not shutil.which("unshare"):
         return Row(name, "cannot be tried without `unshare`", ok=False, cost=SHIFTED_PORTS, fix="see the row before")
+    from helpers.cluster.embedded.namespaces import try_out
+
     is_root = os.geteuid() == 0
-    refused = _try_namespaces(as_root=is_root)
+    refused = try_out(PROBE_TIMEOUT_S)
     if refused is None:
         return Row(name, "allowed, as root" if is_root else "allowed, without root", ok=True)
     why, fix = _why_refused(is_root)
     return Row(name, f"refused: {why or refused}", ok=False, cost=SHIFTED_PORTS, fix=fix)
-
-
-def _try_namespaces(as_root: bool) -> str | None:
-    """Make the namespaces that a host of lesson 01 is made of. Returns the refusal, or None if it worked."""
-    user = [] if as_root else ["--user", "--map-root-user"]
-    done = _output(["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"])
-    return None if done.ok else done.text or "no reason given"
 
 
 def _why_refused(is_root: bool, proc_sys: Path = Path("/proc/sys")) -> tuple[str, str]:

@@ -187,7 +187,7 @@ class Lab:
         """
         self._kubernetes.apply(manifest, replace=replace)
 
-    def wait(self, target: str, timeout_s: float = 180) -> None:
+    def wait(self, target: str, timeout_s: float | None = None) -> None:
         """Wait until an object has settled now, and say so.
 
         A RayCluster: head Ready, and every desired worker Pod Ready. A RayJob or Job: ended, however. A RayService:
@@ -195,7 +195,7 @@ class Lab:
 
         Args:
             target: such as `raycluster/demo`.
-            timeout_s: seconds until this gives up.
+            timeout_s: seconds until this gives up; left away, what the cluster at hand may take for it.
 
         Raises:
             CourseError: if it does not, with the events that may say why; at once if KubeRay refuses its spec, or

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from helpers.cluster.backend import GPU_LABEL
 from helpers.cluster.embedded import kubeconfig, pki
 from helpers.cluster.embedded.boot import DeclaredMachine
 from helpers.cluster.embedded.controlplane import SERVER
@@ -228,7 +229,7 @@ class Writer:
             "memory_bytes": machine.memory_gib * GIB,
             "disk_bytes": machine.disk_gib * GIB,
             "extended": {"nvidia.com/gpu": machine.gpus} if machine.gpus else {},
-            "labels": machine.labels,
+            "labels": machine.labels | ({GPU_LABEL: "fake"} if machine.gpus else {}),
             "taints": list(machine.taints),
             "cgroup": self._cgroup(machine.name),
         }

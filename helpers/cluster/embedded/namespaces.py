@@ -109,6 +109,27 @@ def forbidding(is_root: bool, proc_sys: Path = Path("/proc/sys")) -> tuple[str, 
     return None
 
 
+def try_out(timeout_s: float) -> str | None:
+    """Make the namespaces that a host of lesson 01 and a machine of the cluster are made of, by `unshare`.
+
+    Returns:
+        None if it worked; else what the system said.
+    """
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+
+
 def _refused(proc_sys: Path = Path("/proc/sys")) -> CourseError:
     """What stands in the way of namespaces here."""
     if found := forbidding(os.geteuid() == 0, proc_sys):

@@ -34,10 +34,13 @@ class Session:
     """
 
     def __init__(self, lesson: str, capabilities: list[str]):
-        self._backend = backend.running(capabilities)
+        choice = backend.running(capabilities)
+        self._backend, self._why = choice.backend, choice.why
+        mended = self._backend.begin_lesson()
+        self._facts = self._backend.facts()
         self.namespace = lesson if lesson.startswith("ex") else f"lesson-{lesson}"
         self._place = Place(self._backend, self.namespace, lesson)
-        self.said, self.closed = self._place.said, False
+        self.said, self.closed = [*mended, *self._place.said], False
         self._forwards: list[Forward] = []
         self._dashboards: dict[str, Forward] = {}
         # now, not when this module is loaded: the client removes its certificates at exit, and the last comes first
@@ -61,19 +64,17 @@ class Session:
         return self._place.kubeconfig
 
     def introduction(self) -> str:
-        """Backend, versions, and what the Kubernetes nodes have left."""
-        parts = {"Kubernetes": self.kube.version()} | {
-            n: v for n, v in self._backend.versions.items() if n != "Kubernetes"
-        }
-        told = ", ".join(f"{name} {version}" for name, version in parts.items())
-        return f"{self._backend.name}: {told}, Ray {versions.RAY}; {capacity(self.kube)}"
+        """Backend, versions, what the Kubernetes nodes have left, and why it is this backend."""
+        told = ", ".join(f"{name} {version or 'of a version that it does not tell'}"
+                         for name, version in self._facts.versions.items())  # fmt: skip
+        return f"{self._backend.name}: {told}, Ray {versions.RAY}; {capacity(self.kube)}; taken because {self._why}"
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def apply(self, what: str | Path | dict, *, replace: bool = False) -> None:
         """Apply a manifest to the lesson's namespace (server-side), and say what of it is new. See `Lab.apply`."""
         kube = self.kube
-        changes = apply.prepare(kube, self.namespace, what, host_is_image=self._backend.host_is_image)
+        changes = apply.prepare(kube, self.namespace, what, host_is_image=self._facts.host_is_image)
         for change in changes:
             if replace and change.resource.kind == "RayJob" and change.before:
                 self._delete(change.target)
@@ -156,7 +157,7 @@ class Session:
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    def wait(self, what: str, timeout_s: float = 180) -> None:
+    def wait(self, what: str, timeout_s: float | None = None) -> None:
         """Wait until an object has settled, and say so. See `Lab.wait`."""
         found = self._read(what)
         word, look = settle.KINDS.get(found.resource.kind, ("", None))
@@ -165,6 +166,7 @@ class Session:
             raise CourseError(f"lab.wait does not know when {found} has settled.", f"It knows: {kinds}.")
         self._get(found)
         kube = Kube(self.kubeconfig, SOON_S)
+        timeout_s = self._facts.settle_s if timeout_s is None else timeout_s
 
         def settled() -> str:
             self._place.refresh()
