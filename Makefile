@@ -15,9 +15,9 @@ test:
 fast:
 	@$(PYTHON) bootstrap.py fast
 
-# tests against real Ray processes and real clusters
+# make live [BACKEND=kind]: tests against real Ray processes and real clusters
 live:
-	@$(PYTHON) bootstrap.py live
+	@$(PYTHON) bootstrap.py live $(if $(BACKEND),--backend $(BACKEND))
 
 # what takes hours: live tests at length, many Pods, hundreds of kills, all of it without root too
 soak:

@@ -40,8 +40,8 @@ lab = Lab.start("03")
 # That makes custom resource definitions (CRDs), a Deployment with the operator, and the rights that it needs.
 
 # %% [markdown]
-# Here all of that is done. On the embedded cluster the same operator runs as a process beside the API server instead of
-# in a Pod: `course status` lists it. It reads and writes the same objects through the same API.
+# Here all of that is done. Where the course runs Kubernetes without containers, the same operator is a process beside
+# the API server instead of a Pod: `course status` lists it. It reads and writes the same objects through the same API.
 #
 # It is often said that there are three kinds of object. Count them.
 

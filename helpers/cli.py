@@ -66,8 +66,9 @@ def lab(
 
     report = machine.report()
     print(report.short(), flush=True)
-    if _is_embedded():
-        _begin_tools()
+    with contextlib.suppress(CourseError):  # the lessons that need a cluster say why there is none
+        begun = _choice("").backend.prepare()
+        print(begun, end="\n" if begun else "", flush=True)
     jupyter.open_lab(port, browser)
 
 
@@ -368,27 +369,6 @@ def tools_unpack(file: Annotated[Path, typer.Argument(help="What `course tools p
     print(f"✔ unpacked: {', '.join(archive.unpack(file))}")
 
 
-def _is_embedded() -> bool:
-    """Whether the lessons would get the embedded cluster; if they get none, they say why."""
-    from helpers.cluster.backend import candidates, here
-
-    with contextlib.suppress(CourseError):
-        return candidates(here())[0].name == "embedded"
-    return False
-
-
-def _begin_tools() -> None:
-    """Begin to build the cluster's programs beside JupyterLab, where there is a Go."""
-    from helpers.cluster.embedded.tools import build
-
-    if build.running() or build.start_in_background(apart=True):
-        print(
-            "The embedded cluster's programs are being built in the background; lessons 00 and 01 need none.\n"
-            f"  `course tools list` shows how far they are; log: {build.log_file()}",
-            flush=True,
-        )
-
-
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
 
@@ -406,8 +386,9 @@ def fast() -> None:
 
 
 @app.command()
-def live() -> None:
+def live(backend: Annotated[str, typer.Option(help="Another than embedded: those that hold for any.")] = "") -> None:
     """Run the tests against real Ray processes and real clusters."""
+    os.environ["COURSE_BACKEND"] = backend or "embedded"
     with _tools_for_tests():
         run_stages(["live"])
 
@@ -425,13 +406,18 @@ def _tools_for_tests() -> Iterator[None]:
     """Build what the live tests need from the first minute on; the unit and contract tests run meanwhile."""
     from helpers.cluster.embedded.tools import build
 
-    process = build.start_in_background(tests=True) if sys.platform == "linux" else None
+    wanted = sys.platform == "linux" and _tests_embedded()
+    process = build.start_in_background(tests=True) if wanted else None
     try:
         yield
     finally:
         if process and process.poll() is None:
             process.terminate()
             process.wait()
+
+
+def _tests_embedded() -> bool:
+    return os.environ.get("COURSE_BACKEND", "embedded") == "embedded"
 
 
 def _wait_for_tools() -> None:
@@ -479,7 +465,7 @@ def run_stages(stages: list[str]) -> None:
     for stage in stages:
         if (course_root() / "tests" / stage).is_dir():
             print(f"\n── {stage}: {STAGES[stage]} " + "─" * 60, flush=True)
-            if stage in ("live", "soak"):
+            if stage in ("live", "soak") and _tests_embedded():
                 _wait_for_tools()
             total.add(run_stage(stage))
         else:

@@ -310,7 +310,9 @@ def gpus() -> Row:
     done = _output(["nvidia-smi", "-L"])
     count = sum(line.startswith("GPU ") for line in done.text.splitlines()) if done.ok else 0
     found = f"{count} by nvidia-smi" if count else "none"
-    return Row("GPUs", found, ok=True, cost="nothing here needs one: the lessons declare GPUs to Ray, and say so")
+    remark = "nothing here needs one: the lessons declare GPUs to Ray, and say so"
+    remark += "; with COURSE_GPUS=real, a new embedded cluster has these in place of fake ones" if count else ""
+    return Row("GPUs", found, ok=True, cost=remark)
 
 
 def sandbox() -> Row:
@@ -407,7 +409,7 @@ def tools() -> Row:
     name = "cluster's programs"
     if sys.platform != "linux":
         return Row(name, "cannot run on this system", ok=False, cost=NO_CLUSTER, fix=LINUX_ONLY)
-    lacking = [line.name for line in store.overview() if not line.found and not line.for_tests]
+    lacking = [line.name for line in store.overview() if not line.found and not line.remark]
     if not lacking:
         return Row(name, "all are built", ok=True)
     at_work = build.running()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,14 @@ class KubeError(CourseError):
 
 
 class NoAnswer(CourseError):
-    """Nobody answers at the API server's address, or not in time."""
+    """Nobody answers at the API server's address, or not in time.
+
+    Attributes:
+        why: as far as it is known.
+    """
 
     def __init__(self, why: str):
+        self.why = why
         super().__init__(
             f"The API server does not answer ({why}).",
             "See `course status`; `course up` starts what is missing. Then run the cell again: nothing is lost.",
@@ -294,6 +300,21 @@ class Kube:
     def version(self) -> str:
         """Of the API server, such as `1.36.3`."""
         return self.request("GET", "/version")["gitVersion"].removeprefix("v")
+
+    def ahead_s(self) -> float:
+        """Seconds that the API server's clock is ahead of this machine's; 0 if they differ by no more than a second.
+
+        From the header `Date` of an answer, which has whole seconds.
+        """
+        from email.utils import parsedate_to_datetime
+
+        before = time.time()
+        told = self._send("GET", "/version", None, "", "application/json", {}).headers.get("Date")
+        here = (before + time.time()) / 2
+        if not told:
+            return 0.0
+        ahead = parsedate_to_datetime(told).timestamp() + 0.5 - here
+        return ahead if abs(ahead) > 1.5 else 0.0
 
     # ---- Pods --------------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,23 @@ def state_dir() -> Path:
     return _xdg("XDG_STATE_HOME", "~/.local/state") / "ray-course"
 
 
+def make_state_dir(*parts: str) -> Path:
+    """The state directory, or a directory in it, made if it is not there.
+
+    Raises:
+        CourseError: if it cannot be made.
+    """
+    directory = state_dir().joinpath(*parts)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CourseError(
+            f"{directory} cannot be made: {error.strerror}.",
+            "Set XDG_STATE_HOME to a directory that can be written.",
+        ) from None
+    return directory
+
+
 def cache_dir() -> Path:
     """The directory of what can be made again. It may not exist yet."""
     return _xdg("XDG_CACHE_HOME", "~/.cache") / "ray-course"
@@ -188,6 +205,17 @@ def try_lock(file: IO) -> bool:
         return True
     except BlockingIOError:
         return False
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, at no moment anybody else; a crash leaves the old file or the new."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def _replace(path: Path, text: str) -> None:

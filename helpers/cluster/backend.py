@@ -40,12 +40,14 @@ class Facts:
         host_is_image: whether all Ray images stand for the Ray that is installed on this machine.
         settle_s: seconds within which a RayCluster of a lesson settles there, with room to spare.
         ahead_s: seconds that its clocks are ahead of this machine's.
+        owner: whose namespaces a lesson makes, where several people may use the cluster; "" where nobody else does.
     """
 
     versions: Mapping[str, str]
     host_is_image: bool
     settle_s: float
     ahead_s: float = 0.0
+    owner: str = ""
 
 
 class Backend(Protocol):
@@ -76,6 +78,9 @@ class Backend(Protocol):
 
     def kubectl(self) -> Path:
         """The kubectl that fits it."""
+
+    def prepare(self) -> str:
+        """Begin, in the background, what `up` would take minutes for; what was begun, as a sentence, or ""."""
 
     def up(self) -> Any:
         """Bring it up, or what of it is missing. May be called again.
@@ -109,6 +114,9 @@ class Backend(Protocol):
         """Stop it; the next `up` finds the same objects, unless `wipe` is asked. What was done, as a sentence."""
 
 
+# all that the course makes outside of a namespace of its own, which is: those namespaces
+MANAGED = {"app.kubernetes.io/managed-by": "ray-course"}
+OWNER_LABEL = "ray-course/owner"
 # what a Kubernetes node with GPUs says of them: "fake" (a number in its status) or "real"
 GPU_LABEL = "ray-course/gpus"
 CAPABILITIES = {
@@ -260,13 +268,11 @@ def choose(capabilities: Iterable[str]) -> Choice:
     Raises:
         CourseError: if none has them, or none can be had at all.
     """
+    wanted = set(capabilities)
     possible = [Choice(make(one.name), one.why) for one in candidates(here())]
-    missing: dict[str, Collection[str]] = {}
-    fitting = []
-    for choice in possible:
-        missing[choice.backend.name] = lacking(capabilities, choice.backend.capabilities())
-        if not missing[choice.backend.name]:
-            fitting.append(choice)
+    # who wants nothing of it may also have one that cannot be used, and look at it
+    missing = {one.backend.name: lacking(wanted, one.backend.capabilities()) if wanted else () for one in possible}
+    fitting = [choice for choice in possible if not missing[choice.backend.name]]
     if not fitting:
         told = "; ".join(f"{name} lacks {', '.join(sorted(what))}" for name, what in missing.items())
         raise CourseError(
@@ -322,6 +328,6 @@ def check_ray(found_ray: str, found_python: str, where: str) -> None:
             raise CourseError(
                 f"This notebook has {name} {here_}, and {name} is {there} in {where}: what one sends, the other "
                 "cannot be sure to read.",
-                f"Give the cluster the image rayproject/ray:{versions.RAY}-py{versions.PYTHON.replace('.', '')}, or "
-                "run `make lab` again, which mends this environment.",
+                f"Give the cluster the image {versions.RAY_IMAGE}, or run `make lab` again, which mends this "
+                "environment.",
             )

@@ -18,6 +18,7 @@ import psutil
 
 from helpers import versions
 from helpers.cluster.session import Session
+from helpers.cluster.session.capacity import gpus_of_nodes
 from helpers.cluster.session.tables import is_ready
 from helpers.cluster.session.target import GROUP_LABEL
 from helpers.errors import CourseError
@@ -90,9 +91,9 @@ def try_out(session: Session, plan: Mapping[str, Any], within_s: float = WITHIN_
         within_s: seconds until it must have settled.
 
     Returns:
-        `ray` (the version), `groups` (by name, the head's is "headgroup": for each Pod its `name`, `machine`, whether
-        it is `ready`, its `ray_start`, whether an `autoscaler` is in it and ready, and the `resources` that Ray counts
-        there), `seconds` until it had settled.
+        `ray` (the version), `groups` (by name, the head's is "headgroup": for each Pod its `name`, `machine`, the
+        `machine_gpus` (None if they do not show), whether it is `ready`, its `ray_start`, whether an `autoscaler` is in
+        it and ready, and the `resources` that Ray counts there), `seconds` until it had settled.
 
     Raises:
         CourseError: it is refused, or does not settle.
@@ -105,19 +106,21 @@ def try_out(session: Session, plan: Mapping[str, Any], within_s: float = WITHIN_
     seconds = time.monotonic() - start
     _, pods, _ = session.history(target)
     counted = json.loads(session.run_on_head(name, RAY_NODES, timeout_s=DRIVER_S))
+    gpus = gpus_of_nodes(session.kube)
     groups: dict[str, list[dict[str, Any]]] = {}
     for pod in sorted(pods, key=lambda pod: pod["metadata"]["name"]):
         group = groups.setdefault(pod["metadata"]["labels"][GROUP_LABEL], [])
-        group.append(_seen(pod, counted.get(pod["status"].get("podIP", ""), {})))
+        group.append(_seen(pod, counted.get(pod["status"].get("podIP", ""), {}), gpus))
     return {"ray": versions.RAY, "groups": groups, "seconds": round(seconds, 1)}
 
 
-def _seen(pod: Mapping[str, Any], resources: Mapping[str, float]) -> dict[str, Any]:
+def _seen(pod: Mapping[str, Any], resources: Mapping[str, float], gpus: Mapping[str, int]) -> dict[str, Any]:
     ray = pod["spec"]["containers"][0]
     states = {one["name"]: one.get("ready", False) for one in pod["status"].get("containerStatuses", ())}
     return {
         "name": pod["metadata"]["name"],
         "machine": pod["spec"].get("nodeName", ""),
+        "machine_gpus": gpus.get(pod["spec"].get("nodeName", "")),
         "ready": is_ready(pod),
         "ray_start": " ".join(ray.get("args", ())),
         "autoscaler": states.get("autoscaler", False),

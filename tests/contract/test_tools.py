@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,6 +48,32 @@ def _go_mod(family: Family, go: Path, environment: dict[str, str]) -> str:
     query = ["list", "-m", "-f", "{{.GoMod}}", f"{family.module}@v{family.version}"]
     done = subprocess.run([go, *query], cwd=family.folder, env=environment, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+ALLOCATION = ("assign.go", "ledger.go", "assign_test.go", "ledger_test.go")  # of GPUs; see assign.go
+
+
+def test_the_allocation_of_gpus_needs_go_alone() -> None:
+    """So its tests, which go through all small cases, compile in seconds, and fetch nothing."""
+    family, _ = table.find("kubelet")
+    for name in ALLOCATION:
+        block = re.search(r"^import \((.*?)^\)", (family.folder / name).read_text(), re.MULTILINE | re.DOTALL)
+        imported = re.findall(r'"([^"]+)"', block[1])
+        assert imported and not [one for one in imported if "." in one.partition("/")[0]], name
+
+
+def test_no_gpu_is_ever_given_to_two_pods(tmp_path: Path) -> None:
+    go = golang.at_hand()
+    if not go:
+        pytest.skip("no Go that is new enough")
+    family, _ = table.find("kubelet")
+    done = subprocess.run(
+        [go.command, "test", "-vet=off", "-count=1", "-v", *ALLOCATION],
+        cwd=family.folder, env=go.environment(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = re.findall(r"^--- PASS: (\w+)", done.stdout, re.MULTILINE)
+    assert {"TestEverySmallCase", "TestABrokenAllocatorIsFound", "TestARestartAtAnyMomentChangesNothing"} <= set(ran)
 
 
 def test_go_files_are_formatted() -> None:

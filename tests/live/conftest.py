@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.cluster.backend import Backend, make
 from helpers.rayhost.hosts import Hosts
 from helpers.state import cache_dir
 from tests.live.contract import Cluster
@@ -110,16 +111,42 @@ def embedded() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture(scope="session")
-def kubernetes(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster to test against: the one that COURSE_CONTEXT names, such as `kind-course`; else an embedded one."""
-    from helpers.cluster.embedded import tools
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """The backend of this run, running: an embedded cluster of the tests' own, or the one that COURSE_BACKEND names.
 
-    context = os.environ.get("COURSE_CONTEXT")
-    if context:
-        kubectl = shutil.which("kubectl") or pytest.fail("COURSE_CONTEXT is set, but there is no kubectl on PATH")
-        kubeconfig = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-        return Cluster(kubeconfig, kubectl, context, can=frozenset({"uids", "cgroups"}))
-    cluster: EmbeddedCluster = request.getfixturevalue("embedded")
-    root_only = {"uids", "cgroups"} if os.geteuid() == 0 else set()
-    can = frozenset({"fake_gpu", "node_drain"} | root_only)
-    return Cluster(cluster.layout.kubeconfig, str(tools.binary("kubectl")), can=can)
+    One that ran before goes on afterwards; one that did not is gone.
+    """
+    name = os.environ["COURSE_BACKEND"]
+    if name == "embedded":
+        yield of_embedded(request.getfixturevalue("embedded"))
+        return
+    found = make(name)
+    ran = found.is_running()
+    if not ran:
+        found.up()
+    yield found
+    if not ran:
+        found.down(wipe=True)
+
+
+def of_embedded(cluster: EmbeddedCluster) -> Backend:
+    """The backend as it is for a learner whose cluster is this one."""
+    found = make("embedded")
+    found._cluster = cluster
+    return found
+
+
+@pytest.fixture(scope="session")
+def kubernetes(backend: Backend) -> Cluster:
+    """The cluster to test against."""
+    kernel = {"uids", "cgroups"} if backend.name != "embedded" or os.geteuid() == 0 else set()
+    return Cluster(backend.kubeconfig, str(backend.kubectl()), can=backend.capabilities() | kernel)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With another backend, leave away what tests the parts of the embedded cluster."""
+    if os.environ["COURSE_BACKEND"] == "embedded":
+        return
+    kept = [item for item in items if item.get_closest_marker("any_backend")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept

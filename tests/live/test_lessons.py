@@ -28,7 +28,7 @@ from helpers.state import course_root
 from helpers.wait import wait_until
 from tests.isolation import new_home, nothing_runs, orphans_adopted, processes
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_backend]
 
 ROOT = course_root()
 LESSONS = lessons.paths()

@@ -1,4 +1,4 @@
-"""The node contract: what a Kubernetes node owes, held against a cluster (`COURSE_CONTEXT=kind-course`, or embedded).
+"""The node contract: what a Kubernetes node owes, held against a cluster (`make live BACKEND=kind`, or embedded).
 
 The cases that are a manifest and what the API shows of it are in node_contract/; those that need a conversation, such
 as a port-forward, are here.
@@ -25,7 +25,7 @@ import pytest
 from helpers.wait import wait_until
 from tests.live.contract import LIMIT_S, Case, Cluster, Place, all_cases, place, run_case
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_backend]
 
 AT_ONCE = 4  # cases, on two cores
 CASES = {case.name: case for case in all_cases()}

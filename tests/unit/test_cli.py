@@ -404,21 +404,23 @@ def test_tools_that_cannot_be_unpacked_are_one_sentence(tmp_path: Path) -> None:
     assert said_there == f"{tmp_path / 'a.tar'} is no whole archive of `course tools pack`."
 
 
-def test_lab_builds_only_where_the_cluster_could_run(
+def test_lab_builds_only_where_lessons_get_the_embedded_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     from helpers import doctor
+    from helpers.cluster import backend
     from helpers.cluster.embedded.tools import build
 
     begun = []
     monkeypatch.setattr(jupyter, "open_lab", lambda *_: None)
     monkeypatch.setattr(build, "running", lambda: "")
     monkeypatch.setattr(build, "start_in_background", lambda **how: begun.append(how) or object())
-    namespaces = {ok: doctor.Row("network namespaces", "", ok=ok) for ok in (False, True)}
-    monkeypatch.setattr(doctor, "report", lambda: doctor.Report({"namespaces": namespaces[False]}))
-    cli.lab(None, browser=False)
-    assert not begun
-    monkeypatch.setattr(doctor, "report", lambda: doctor.Report({"namespaces": namespaces[True]}))
+    monkeypatch.setattr(doctor, "report", lambda: doctor.Report({}))
+    for other in (backend.Here("linux", "docker", "", "", ""), backend.Here("darwin", "", "", "", "")):
+        monkeypatch.setattr(backend, "here", lambda other=other: other)
+        cli.lab(None, browser=False)
+        assert not begun
+    monkeypatch.setattr(backend, "here", lambda: backend.Here("linux", "", "", "", ""))
     cli.lab(None, browser=False)
     assert begun == [{"apart": True}] and "lessons 00 and 01 need none" in capsys.readouterr().out
     monkeypatch.setattr(build, "running", lambda: "50%, etcd")  # never two

@@ -503,6 +503,8 @@ def test_the_versions_in_the_text():
 
 # ---- the run of question 1
 
+GPUS = {one.name: one.offers.get("nvidia.com/gpu", 0) for one in ex03.MACHINES}
+
 
 def run_of(plan: dict) -> dict:
     """What a run of a plan sees, by the rules. tests/live/test_ex03.py has what the cluster does."""
@@ -514,6 +516,7 @@ def run_of(plan: dict) -> dict:
             {
                 "name": f"{group.name}-{number}",
                 "machine": machines[0] if machines else "",
+                "machine_gpus": int(GPUS[machines[0]]) if machines else None,
                 "ready": bool(machines),
                 "ray_start": f"ulimit -n 65536; {raycluster.start_command(cluster, group)}",
                 "autoscaler": group.is_head and cluster.is_autoscaling,
@@ -562,6 +565,13 @@ def test_a_run_of_a_wrong_manifest_misses_its_case_only(position, answer):
     assert not [line for line in RIGHT_LINES if line in report.rows[position].message]
 
 
+def test_a_head_that_was_on_a_machine_with_gpus():
+    report = as_run(ATLAS, lambda seen: first(seen, "headgroup").update(machine="m", machine_gpus=4))
+    assert [row.state == "pass" for row in report.rows] == [False, True, True, True]
+    assert "the head was on m, which has GPUs" in report.rows[0].message
+    assert as_run(ATLAS, lambda seen: first(seen, "headgroup").update(machine_gpus=None)).is_full
+
+
 def test_every_case_of_the_run_has_a_mutant():
     assert {position for position, _ in RUN_MUTANTS} == set(range(len(suite(LIVE).cases)))
     assert suite(LIVE).runs_on == KUBERNETES
@@ -579,6 +589,8 @@ def first(seen: dict, name: str) -> dict:
         (lambda seen: seen.update(ray=2.6), "is not what a run writes down"),
         (lambda seen: seen.update(seconds=-1), "is not what a run writes down"),
         (lambda seen: first(seen, "cpu").pop("machine"), "is not what a run writes down"),
+        (lambda seen: first(seen, "cpu").update(machine_gpus="4"), "is not what a run writes down"),
+        (lambda seen: first(seen, "cpu").pop("machine_gpus"), "is not what a run writes down"),
         (lambda seen: first(seen, "cpu").update(ready=1), "is not what a run writes down"),
         (lambda seen: first(seen, "cpu").update(resources={"CPU": "2"}), "is not what a run writes down"),
         (lambda seen: first(seen, "cpu").update(name="gpu-0"), "is not what a run writes down"),

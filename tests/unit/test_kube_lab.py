@@ -432,6 +432,15 @@ def test_another_ray_than_the_hosts(image, version, words):
                 manifest.check_ray(one)
 
 
+def test_another_ray_than_the_notebooks_where_images_are_what_they_say():
+    assert manifest.skew(cluster(rayVersion="2.60.0")) == []
+    thing = cluster(rayVersion="2.9.0")
+    thing["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] = "rayproject/ray:2.60.0-py310"
+    ray, python = manifest.skew(thing)
+    assert ray.startswith("rayVersion means Ray 2.9.0, and this notebook has Ray 2.60.0: it runs, but functions of")
+    assert python.startswith("the image rayproject/ray:2.60.0-py310 means Python 3.10, and this notebook has Python")
+
+
 def test_an_image_without_a_version():
     thing = cluster()
     thing["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] = f"rayproject/ray:{LATEST}"
@@ -495,29 +504,10 @@ def test_what_is_free_on_the_kubernetes_nodes():
     assert capacity.describe(machines[:1], []) == "1 Kubernetes node with 8 of 8 CPUs, 16 of 16 GiB free"
 
 
-def test_the_choice_of_a_backend(monkeypatch):
-    monkeypatch.setattr(backend.Embedded, "is_running", lambda self: False)
-    for name in ("", "embedded"):
-        monkeypatch.setenv("COURSE_BACKEND", name)
-        assert backend.choose(["kubernetes", "fake_gpu"]).name == "embedded"
-    with pytest.raises(CourseError, match="No backend of this edition has what this lesson needs: real_gpu"):
-        backend.choose(["kubernetes", "real_gpu"])
-    monkeypatch.setenv("COURSE_BACKEND", "kind")
-    with pytest.raises(CourseError, match="COURSE_BACKEND is kind.*Unset it, or set it to: embedded"):
-        backend.choose(["kubernetes"])
-
-
-def test_no_kubernetes_elsewhere_than_on_linux(monkeypatch):
-    monkeypatch.setattr(backend.sys, "platform", "darwin")
-    monkeypatch.delenv("COURSE_BACKEND", raising=False)
-    with pytest.raises(CourseError, match="the embedded cluster needs Linux.*Use a Linux machine"):
-        backend.running(["kubernetes"])
-
-
 def test_programs_that_are_not_built_are_said_with_the_command(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("COURSE_BACKEND", raising=False)
+    monkeypatch.setenv("COURSE_BACKEND", "embedded")
     with pytest.raises(CourseError, match="The program kubectl is not built yet.*course tools build"):
         backend.running(["kubernetes"])

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,6 +117,59 @@ func TestARestartedKubeletKnowsWhoHasWhat(t *testing.T) {
 	m := machineWith(t, root, &none, false) // the API server has not told yet which Pods there are
 	expect(t, ids(t, m, b, "x"), "2,3")
 	expect(t, ids(t, m, a, "x"), "0,1")
+}
+
+func TestRealGPUsComeAsEnvironmentAndDeviceFiles(t *testing.T) {
+	spec := &Spec{Root: t.TempDir(), Extended: map[string]int64{gpuResource: 2}, GPUs: realOnes(2), DiskBytes: 5}
+	m, err := newManager(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, none := pod("a", "x=1", "y=1"), pod("b", "x=0")
+	for _, one := range []struct {
+		pod       *v1.Pod
+		container int
+		want      string
+	}{
+		{two, 1, "GPU-b GPU-b [/dev/nvidia1 rw /dev/nvidiactl rw]"},
+		{two, 0, "GPU-a GPU-a [/dev/nvidia0 rw /dev/nvidiactl rw]"},
+		{none, 0, "void  []"},
+	} {
+		options, err := m.GetResources(context.Background(), one.pod, &one.pod.Spec.Containers[one.container])
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, files := map[string]string{}, []string{}
+		for _, variable := range options.Envs {
+			said[variable.Name] = variable.Value
+		}
+		for _, device := range options.Devices {
+			if device.PathOnHost != device.PathInContainer {
+				t.Errorf("%+v", device)
+			}
+			files = append(files, device.PathOnHost+" "+device.Permissions)
+		}
+		if len(said) != 2 || len(options.Annotations)+len(options.CDIDevices) != 0 {
+			t.Errorf("%+v", options)
+		}
+		expect(t, fmt.Sprint(said["NVIDIA_VISIBLE_DEVICES"], " ", said["CUDA_VISIBLE_DEVICES"], " ", files), one.want)
+	}
+}
+
+func TestFakeGPUsHaveNoDeviceFiles(t *testing.T) {
+	a := pod("a", "x=2")
+	pods := []*v1.Pod{a}
+	options, err := machineWith(t, t.TempDir(), &pods, true).GetResources(context.Background(), a, &a.Spec.Containers[0])
+	if err != nil || len(options.Envs) != 2 || len(options.Devices) != 0 {
+		t.Errorf("%+v %v", options, err)
+	}
+}
+
+func TestAMachineWithFakeAndRealGPUsDoesNotStart(t *testing.T) {
+	spec := &Spec{Root: t.TempDir(), Extended: map[string]int64{gpuResource: 4}, GPUs: realOnes(2)}
+	if _, err := newManager(spec); err == nil || !strings.Contains(err.Error(), "no fake ones stand among real ones") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestALedgerThatCannotBeRead(t *testing.T) {

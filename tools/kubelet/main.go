@@ -4,7 +4,7 @@
 // computer that all machines share:
 //
 //   - cadvisor.Interface, which says how large the machine is and how much of it is used (machine.go, usage.go);
-//   - cm.ContainerManager, which would make cgroups and hand out devices (manager.go, gpus.go);
+//   - cm.ContainerManager, which would make cgroups and hand out devices (manager.go; GPUs: gpus.go, assign.go, ledger.go);
 //   - oom.OOMAdjuster, which would write the kubelet's own oom_score_adj.
 //
 // Everything else is upstream code: Pods, volumes, probes, images, status, eviction, the HTTPS server, the Lease.

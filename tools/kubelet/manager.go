@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -25,7 +24,7 @@ const (
 
 // manager stands for what a kubelet does with cgroups and devices. Upstream's stub is the base: the kubelet makes no
 // cgroup (the runtime does, for the memory limits of containers). Ours is what the stub leaves out: the size of the
-// disk, GPU ids, and an answer to what the limits of a Pod are.
+// disk, GPUs, and an answer to what the limits of a Pod are.
 type manager struct {
 	cm.ContainerManager
 	capacity v1.ResourceList
@@ -59,7 +58,7 @@ func newManager(spec *Spec) (*manager, error) {
 		extended[v1.ResourceName(name)] = *resource.NewQuantity(count, resource.DecimalSI)
 	}
 	disk := *resource.NewQuantity(spec.DiskBytes, resource.BinarySI)
-	gpus, err := newGPULedger(filepath.Join(spec.Root, "gpus.json"), int(spec.Extended[gpuResource]))
+	gpus, err := newGPULedger(filepath.Join(spec.Root, "gpus.json"), int(spec.Extended[gpuResource]), spec.GPUs)
 	if err != nil {
 		return nil, err
 	}
@@ -83,24 +82,31 @@ func (m *manager) GetCapacity(bool) v1.ResourceList { return m.capacity }
 // GetPodCgroupRoot must not be empty: the eviction manager asks for the usage of it every 10 seconds, and complains.
 func (m *manager) GetPodCgroupRoot() string { return podsCgroup }
 
-// GetResources tells a container which GPUs are its own, as environment. Its own env can still say otherwise.
+// GetResources gives a container its GPUs as a device plugin would: environment, and of real ones the device files.
+// The container's own env can still say otherwise; no further device file comes by that.
 func (m *manager) GetResources(_ context.Context, pod *v1.Pod, of *v1.Container) (*container.RunContainerOptions, error) {
-	options := &container.RunContainerOptions{}
-	if gpusOf(of) == 0 {
-		return options, nil
-	}
-	active, known := m.pods.uids()
-	if known {
-		m.gpus.keepOnly(active)
-	}
-	ids, err := m.gpus.idsFor(pod, of)
+	ids, err := m.idsFor(pod, of)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} {
-		options.Envs = append(options.Envs, container.EnvVar{Name: name, Value: strings.Join(ids, ",")})
+	options := &container.RunContainerOptions{}
+	for _, one := range environment(ids, m.gpus.real) {
+		options.Envs = append(options.Envs, container.EnvVar{Name: one.Name, Value: one.Value})
+	}
+	for _, file := range m.gpus.files(ids) {
+		options.Devices = append(options.Devices, container.DeviceInfo{PathOnHost: file, PathInContainer: file, Permissions: "rw"})
 	}
 	return options, nil
+}
+
+func (m *manager) idsFor(pod *v1.Pod, of *v1.Container) ([]string, error) {
+	if gpusAsked(of) == 0 {
+		return nil, nil
+	}
+	if active, known := m.pods.uids(); known {
+		m.gpus.keepOnly(func(pod string) bool { return active[types.UID(pod)] })
+	}
+	return m.gpus.idsFor(wishOf(pod), of.Name)
 }
 
 func (m *manager) NewPodContainerManager() cm.PodContainerManager {

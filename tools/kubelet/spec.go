@@ -31,7 +31,8 @@ type Spec struct {
 	CPU         int64             `json:"cpu"`
 	MemoryBytes int64             `json:"memory_bytes"`
 	DiskBytes   int64             `json:"disk_bytes"`
-	Extended    map[string]int64  `json:"extended"` // such as {"nvidia.com/gpu": 4}; the ids of these are 0 to 3
+	Extended    map[string]int64  `json:"extended"` // such as {"nvidia.com/gpu": 4}
+	GPUs        []gpu             `json:"gpus"`     // those of Extended, where they are real; else empty
 	Labels      map[string]string `json:"labels"`   // beside those that every kubelet sets
 	Taints      []string          `json:"taints"`   // such as "nvidia.com/gpu=present:NoSchedule"
 

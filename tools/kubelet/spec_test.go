@@ -16,7 +16,7 @@ func fields(t *testing.T) map[string]any {
 		"name": "gpu-a", "address": "10.88.255.13", "provider_id": "process://gpu-a",
 		"kubeconfig": "/c", "tls_cert": "/t.crt", "tls_key": "/t.key", "client_ca": "/ca.crt",
 		"disk": "/d", "root": "/d/kubelet", "pod_logs": "/d/pod-logs", "cri_socket": "/run/cri.sock",
-		"cpu": 32, "memory_bytes": 1024, "disk_bytes": 2048, "extended": {"nvidia.com/gpu": 4},
+		"cpu": 32, "memory_bytes": 1024, "disk_bytes": 2048, "extended": {"nvidia.com/gpu": 4}, "gpus": [],
 		"labels": {"a": "b"}, "taints": ["nvidia.com/gpu=present:NoSchedule"], "cgroup": null}`), &all)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +58,8 @@ func TestAWrongSpecIsRefusedByName(t *testing.T) {
 	for name, change := range map[string]func(map[string]any){
 		"node_labels":      func(all map[string]any) { all["node_labels"] = map[string]string{} },
 		"client_ca":        func(all map[string]any) { delete(all, "client_ca") },
+		"gpus":             func(all map[string]any) { delete(all, "gpus") },
+		"paths":            func(all map[string]any) { all["gpus"] = []any{map[string]any{"id": "GPU-a", "paths": []any{}}} },
 		"must be positive": func(all map[string]any) { all["cpu"] = 0 },
 		"NoWhere":          func(all map[string]any) { all["taints"] = []string{"a=b:NoWhere"} },
 		"without a taint":  func(all map[string]any) { all["taints"] = []string{"a=b:NoSchedule-"} },

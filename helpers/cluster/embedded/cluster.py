@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +27,7 @@ from helpers.cluster.embedded.layout import DEFAULT_MACHINES, Layout, Machine
 from helpers.cluster.embedded.status import Component, Status
 from helpers.errors import CourseError
 from helpers.proc import namespace_pids
-from helpers.state import course_root, try_lock
+from helpers.state import course_root, try_lock, write_private
 from helpers.wait import wait_until
 
 PORT = 26443  # below the ports that a system gives to outgoing connections, and known for nothing else
@@ -99,8 +99,7 @@ class EmbeddedCluster:
                     machines.declare(self.layout, machine)
                 remarks = self._boot(lock)
         self._become_ready(wait, manifests)
-        status = self.status()
-        return Status(status.components, status.kubeconfig, status.server, tuple(remarks))
+        return replace(self.status(), remarks=tuple(remarks))
 
     def _check_machine(self) -> None:
         if sys.platform != "linux":
@@ -191,15 +190,15 @@ class EmbeddedCluster:
         inside = self.layout.inside
         for user in controlplane.USERS:
             text = kubeconfig.by_paths(pki.Pki(inside.pki), user, controlplane.SERVER)
-            pki.write_private(controlplane.kubeconfig(self.layout, user), text.encode())
+            write_private(controlplane.kubeconfig(self.layout, user), text.encode())
         text = kubeconfig.by_value(keys, pki.ADMIN.name, f"https://127.0.0.1:{port}")
-        pki.write_private(self.layout.kubeconfig, text.encode())
+        write_private(self.layout.kubeconfig, text.encode())
         controlplane.corefile(self.layout).write_text(controlplane.corefile_text(inside))
         self._writer().write_shared()
 
     def _start_supervisor(self, boot: Boot, lock: IO, listener: socket.socket) -> None:
         boot_file = self.layout.configs / "boot.json"
-        pki.write_private(boot_file, boot.as_text().encode())
+        write_private(boot_file, boot.as_text().encode())
         log = self.layout.logs / "supervisor.log"
         reader, writer = os.pipe()
         with open(reader, "rb") as report, open(log, "ab") as output:
@@ -257,7 +256,7 @@ class EmbeddedCluster:
 
     def _declare_kuberay(self, wanted: bool) -> None:
         if not self.layout.declared.exists() or wanted != self._with_kuberay():
-            pki.write_private(self.layout.declared, json.dumps({"kuberay": wanted}).encode())
+            write_private(self.layout.declared, json.dumps({"kuberay": wanted}).encode())
 
     def _add_kuberay(self, api: Api, manifests: Mapping[str, Path]) -> None:
         """The definitions first: for a kind that is not there, the operator looks again only after ten seconds."""
@@ -337,7 +336,8 @@ class EmbeddedCluster:
     def status(self) -> Status:
         """What runs now. A cluster that is down is no error."""
         rows = tuple(self._rows(full=True))
-        return Status(rows, self.layout.kubeconfig, self._server() if rows else "")
+        has_real_gpus = machines.gpus_declared(self.layout) == "real"
+        return Status(rows, self.layout.kubeconfig, self._server() if rows else "", has_real_gpus=has_real_gpus)
 
     def _rows(self, full: bool = False) -> list[Component]:
         connection = self._connection()

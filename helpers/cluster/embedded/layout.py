@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+from helpers.cluster.embedded import gpus
 from helpers.errors import CourseError
 from helpers.state import state_dir
 
@@ -39,10 +40,11 @@ class Machine:
         name: name of the machine, and of the Kubernetes node that it becomes.
         cpu: CPUs that the Kubernetes node has.
         memory_gib: memory in GiB.
-        gpus: fake GPUs, shown as `nvidia.com/gpu`.
+        gpus: how many fake GPUs it shows as `nvidia.com/gpu`.
         labels: labels of the Kubernetes node, beside those that the kubelet sets itself.
         taints: such as `nvidia.com/gpu=present:NoSchedule`.
         disk_gib: ephemeral storage in GiB.
+        devices: UUIDs of the real GPUs that it has instead of fake ones, shown in the same way.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Machine:
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     disk_gib: int = 100
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -59,10 +62,26 @@ class Machine:
                 f'"{self.name}" cannot be the name of a machine.',
                 "Use up to 42 lower-case letters, digits and hyphens, beginning and ending with a letter or digit.",
             )
+        if self.gpus and self.devices:
+            raise CourseError(
+                f"The machine {self.name} is to have fake and real GPUs, which are not mixed.",
+                "Give it one kind: `gpus` or `devices`.",
+            )
+        gpus.check_uuids(self.devices)
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs the Kubernetes node shows."""
+        return self.gpus or len(self.devices)
+
+    @property
+    def gpu_kind(self) -> str:
+        """ "real", "fake", or "" if it has none."""
+        return "real" if self.devices else "fake" if self.gpus else ""
 
     def as_json(self) -> dict:
         """What `Machine(**data)` takes, as JSON can hold it."""
-        return asdict(self) | {"taints": list(self.taints)}
+        return asdict(self) | {"taints": list(self.taints), "devices": list(self.devices)}
 
 
 GPU_TAINT = "nvidia.com/gpu=present:NoSchedule"
@@ -71,6 +90,11 @@ DEFAULT_MACHINES = (
     Machine("cpu-b"),
     Machine("gpu-a", cpu=32, memory_gib=128, gpus=4, taints=(GPU_TAINT,)),
 )
+
+
+def machines_with(devices: tuple[str, ...]) -> tuple[Machine, ...]:
+    """The default machines, with these real GPUs in the place of the fake ones."""
+    return tuple(replace(one, gpus=0, devices=devices) if one.gpus else one for one in DEFAULT_MACHINES)
 
 
 @dataclass(frozen=True)

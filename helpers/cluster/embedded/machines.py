@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from helpers.cluster.backend import GPU_LABEL
-from helpers.cluster.embedded import kubeconfig, pki
+from helpers.cluster.embedded import gpus, kubeconfig, pki
 from helpers.cluster.embedded.boot import DeclaredMachine
 from helpers.cluster.embedded.controlplane import SERVER
 from helpers.cluster.embedded.layout import (
@@ -28,7 +28,7 @@ from helpers.cluster.embedded.layout import (
 from helpers.cluster.embedded.network import HAIRPIN_TABLE
 from helpers.cluster.embedded.runtime import images
 from helpers.errors import CourseError
-from helpers.state import cache_dir, course_root, state_dir
+from helpers.state import cache_dir, course_root, state_dir, write_private
 
 GIB = 1024**3
 KUBELET_PORT = 10250
@@ -88,7 +88,8 @@ def declared(layout: Layout) -> dict[str, Declaration]:
     found = {}
     for file in sorted(layout.machines.glob("*/declared.json")):
         data = json.loads(file.read_text())
-        machine = Machine(**data["machine"] | {"taints": tuple(data["machine"]["taints"])})
+        shape = {key: tuple(value) if isinstance(value, list) else value for key, value in data["machine"].items()}
+        machine = Machine(**shape)
         found[machine.name] = Declaration(machine, IPv4Address(data["address"]))
     return found
 
@@ -97,7 +98,8 @@ def declare(layout: Layout, machine: Machine) -> Declaration:
     """Note that a machine is to be there; it keeps its address if it was declared before.
 
     Raises:
-        CourseError: if one of that name is declared with another shape, or no address is left.
+        CourseError: if one of that name is declared with another shape, its GPUs are not there, another machine has
+            them or has GPUs of the other kind, or no address is left.
     """
     there = declared(layout)
     if machine.name in there:
@@ -107,12 +109,37 @@ def declare(layout: Layout, machine: Machine) -> Declaration:
                 f'Remove it first, by `cluster.remove_machine("{machine.name}")`, or choose another name.',
             )
         return there[machine.name]
+    _check_gpus(machine, [other.machine for other in there.values()])
     declaration = Declaration(machine, _free_address({other.address for other in there.values()}))
     place = layout.machine(machine.name)
     place.disk.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"machine": machine.as_json(), "address": str(declaration.address)}, indent=1)
-    pki.write_private(place.declared, text.encode())
+    write_private(place.declared, text.encode())
     return declaration
+
+
+def _check_gpus(machine: Machine, others: Iterable[Machine]) -> None:
+    gpus.files(machine.devices)
+    for other in others:
+        if {machine.gpu_kind, other.gpu_kind} == {"fake", "real"}:
+            raise CourseError(
+                f"The machine {other.name} has {other.gpu_kind} GPUs, and {machine.name} is to have {machine.gpu_kind} "
+                "ones, which are not mixed.",
+                "Declare all machines with GPUs of one kind, or begin anew by `course down --wipe`.",
+            )
+        if taken := set(machine.devices) & set(other.devices):
+            raise CourseError(
+                f"The machine {other.name} has the GPU {min(taken)} already, and {machine.name} is to have it too.",
+                f'Give it another one, or remove the first, by `cluster.remove_machine("{other.name}")`.',
+            )
+
+
+def gpus_declared(layout: Layout) -> str:
+    """The kind of the GPUs that the cluster's machines have: "real" or else "fake"; "" if none was declared yet."""
+    if not layout.machines.exists():
+        return ""
+    kinds = {declaration.machine.gpu_kind for declaration in declared(layout).values()}
+    return "real" if "real" in kinds else "fake"
 
 
 def forget(layout: Layout, name: str) -> None:
@@ -159,7 +186,7 @@ class Writer:
         for directory in (place.kubelet, place.pod_logs, place.runtime):
             directory.mkdir(parents=True, exist_ok=True)
         certificate = f"kubelet-{name}"
-        pki.write_private(place.kubeconfig, kubeconfig.by_paths(self._keys, certificate, SERVER).encode())
+        write_private(place.kubeconfig, kubeconfig.by_paths(self._keys, certificate, SERVER).encode())
         _write(place.spec, self._init_spec(name))
         _write(place.runtime_config, self._runtime_config(name))
         _write(place.kubelet_spec, self._kubelet_spec(declaration, certificate))
@@ -228,8 +255,9 @@ class Writer:
             "cpu": machine.cpu,
             "memory_bytes": machine.memory_gib * GIB,
             "disk_bytes": machine.disk_gib * GIB,
-            "extended": {"nvidia.com/gpu": machine.gpus} if machine.gpus else {},
-            "labels": machine.labels | ({GPU_LABEL: "fake"} if machine.gpus else {}),
+            "extended": {"nvidia.com/gpu": machine.gpu_count} if machine.gpu_count else {},
+            "gpus": [{"id": uuid, "files": files} for uuid, files in gpus.files(machine.devices).items()],
+            "labels": machine.labels | ({GPU_LABEL: machine.gpu_kind} if machine.gpu_kind else {}),
             "taints": list(machine.taints),
             "cgroup": self._cgroup(machine.name),
         }
@@ -272,4 +300,4 @@ def _cgroup_mounts() -> list[Path]:
 
 
 def _write(path: Path, data: dict) -> None:
-    pki.write_private(path, json.dumps(data, indent=1).encode())
+    write_private(path, json.dumps(data, indent=1).encode())

@@ -6,7 +6,6 @@ Facts: "PKI certificates and requirements" (kubernetes.io), which names the subj
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from helpers.cluster.embedded.layout import API_ADDRESS, DOMAIN, KUBERNETES_SERVICE
+from helpers.state import write_private
 
 AUTHORITY_DAYS = 3650
 DAYS = 365
@@ -215,17 +215,6 @@ class Pki:
         # a crash between the two leaves a pair that does not match, which the next `ensure` sees
         write_private(self.key(name), _pem(key))
         write_private(self.certificate(name), certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, at no moment anybody else; a crash leaves the old file or the new."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _subject(common_name: str, organization: str = "") -> x509.Name:

@@ -16,8 +16,10 @@ MIB = 1024**2
 HEADS = ("component", "state", "version", "pid", "memory", "restarts", "age")
 NOT_HERE = (
     "Not here, by design: PVC and CSI, CPU limits, hostPort, seccomp, GPU sharing, swap, IPv6, "
-    "image contents, a way out of the cluster's network. CPU, memory and GPUs of the Kubernetes nodes are declared."
+    "image contents, a way out of the cluster's network."
 )
+FAKE_GPUS = "CPU, memory and GPUs of the Kubernetes nodes are declared."
+REAL_GPUS = "CPU and memory of the Kubernetes nodes are declared; their GPUs are this computer's."
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,14 @@ class Status:
         kubeconfig: file by which the cluster is reached.
         server: URL of the API server on the host; empty when the cluster is down.
         remarks: what `course up` had to do otherwise than last time.
+        has_real_gpus: whether its GPUs are this computer's; otherwise they are numbers.
     """
 
     components: tuple[Component, ...]
     kubeconfig: Path
     server: str = ""
     remarks: tuple[str, ...] = ()
+    has_real_gpus: bool = False
 
     @property
     def is_up(self) -> bool:
@@ -94,7 +98,8 @@ class Status:
         return f"The embedded cluster is up at {self.server}: {len(self.components)} processes, {total:.0f} MiB."
 
     def _last(self) -> list[str]:
-        return [*self.remarks, *([f"KUBECONFIG={self.kubeconfig}", NOT_HERE] if self.is_up else [])]
+        about = f"{NOT_HERE} {REAL_GPUS if self.has_real_gpus else FAKE_GPUS}"
+        return [*self.remarks, *([f"KUBECONFIG={self.kubeconfig}", about] if self.is_up else [])]
 
     def __str__(self) -> str:
         if not self.is_up:

@@ -36,7 +36,7 @@ def prepare(kube: Kube, namespace: str, what: str | Path | dict, *, host_is_imag
     changes = []
     for thing in manifest.read(what):
         manifest.check(thing, namespace)
-        remarks = manifest.check_ray(thing) if host_is_image else []
+        remarks = manifest.check_ray(thing) if host_is_image else manifest.skew(thing)
         resource = kube.resource(thing["kind"], thing["apiVersion"])
         label = resource.label(thing["metadata"]["name"])
         if not resource.namespaced:

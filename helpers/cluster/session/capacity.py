@@ -6,7 +6,7 @@ from collections import Counter
 
 from helpers.cluster.session.tables import condition
 from helpers.cluster.session.templates import amount
-from helpers.kube import Kube
+from helpers.kube import Kube, KubeError
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -14,12 +14,28 @@ GPU = "nvidia.com/gpu"
 
 def capacity(kube: Kube) -> str:
     """In words: how many Kubernetes nodes are ready, and what is free on them."""
-    machines = kube.list(kube.resource("nodes"), "")
+    try:
+        machines = kube.list(kube.resource("nodes"), "")
+        pods = kube.list(kube.resource("pods"), "")
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return "its Kubernetes nodes do not show to you"
     usable = {thing["metadata"]["name"] for thing in machines if _takes_pods(thing)}
-    pods = kube.list(kube.resource("pods"), "")
     return describe(
         [thing for thing in machines if thing["metadata"]["name"] in usable], pods, len(machines) - len(usable)
     )
+
+
+def gpus_of_nodes(kube: Kube) -> dict[str, int]:
+    """How many GPUs each Kubernetes node has, by its name; nothing where this user may not see them."""
+    try:
+        machines = kube.list(kube.resource("nodes"), "")
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return {}
+    return {one["metadata"]["name"]: int(one["status"].get("allocatable", {}).get(GPU, 0)) for one in machines}
 
 
 def describe(machines: list[dict], pods: list[dict], others: int = 0) -> str:

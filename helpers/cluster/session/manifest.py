@@ -19,7 +19,8 @@ DNS_NAME = re.compile(
     r"[a-z]([-a-z0-9]*[a-z0-9])?"
 )  # RFC 1035, which KubeRay wants as it makes Services of these names
 IMAGE = re.compile(r"(?:docker\.io/)?rayproject/ray:(?P<ray>\d+\.\d+\.\d+)[^-]*(?:-py(?P<python>\d+))?")
-OUR_IMAGE = f"rayproject/ray:{versions.RAY}-py{versions.PYTHON.replace('.', '')}"
+
+UNNAMED = re.compile(r"(?:docker\.io/)?rayproject/ray(:[^0-9].*)?")
 
 
 def read(what: str | Path | dict) -> list[dict]:
@@ -130,33 +131,40 @@ def check_ray(thing: dict) -> list[str]:
     Raises:
         CourseError: if another is named.
     """
-    remarks = []
+    label = f"{thing['kind'].lower()}/{thing['metadata']['name']}"
+    for what, there, ours, where in _others(thing):
+        raise CourseError(
+            f"{label} wants {what} {there} ({where}), and this cluster has {what} {ours} only: the host is the image.",
+            f'Write `rayVersion: "{versions.RAY}"` and `image: {versions.RAY_IMAGE}`.',
+        )
+    unnamed = sorted({image for spec in ray_specs(thing) for image in images(spec) if UNNAMED.fullmatch(image)})
+    return [
+        f"the image {image} names no version; here it is Ray {versions.RAY}, as the host has it" for image in unnamed
+    ]
+
+
+def skew(thing: dict) -> list[str]:
+    """Remarks on another Ray or Python than this notebook's, where images hold what they say."""
+    return [
+        f"{where} means {what} {there}, and this notebook has {what} {ours}: it runs, but functions of this notebook "
+        "(`lab.run_on_head`, Ray Client) need the same on both ends"
+        for what, there, ours, where in _others(thing)
+    ]
+
+
+def _others(thing: dict) -> Iterator[tuple[str, str, str, str]]:
+    """What differs from ours: Ray or Python, the version there, ours, and what says so."""
     for spec in ray_specs(thing):
-        wanted = {("rayVersion", str(spec["rayVersion"]))} if spec.get("rayVersion") else set()
+        said = str(spec.get("rayVersion") or versions.RAY)
+        if said != versions.RAY:
+            yield "Ray", said, versions.RAY, "rayVersion"
         for image in sorted(images(spec)):
             match = IMAGE.fullmatch(image.removesuffix("-gpu"))
-            if match:
-                wanted.add((f"the image {image}", match["ray"]))
-                _check_python(thing, image, match["python"])
-            elif re.fullmatch(r"(docker\.io/)?rayproject/ray(:[^0-9].*)?", image):
-                remarks.append(f"the image {image} names no version; here it is Ray {versions.RAY}, as the host has it")
-        for where, version in sorted(wanted):
-            if version != versions.RAY:
-                raise CourseError(
-                    f"{thing['kind'].lower()}/{thing['metadata']['name']} wants Ray {version} ({where}), and this "
-                    f"cluster has Ray {versions.RAY} only: the host is the image.",
-                    f'Write `rayVersion: "{versions.RAY}"` and `image: {OUR_IMAGE}`.',
-                )
-    return remarks
-
-
-def _check_python(thing: dict, image: str, python: str | None) -> None:
-    if python not in (None, versions.PYTHON.replace(".", "")):
-        raise CourseError(
-            f"{thing['kind'].lower()}/{thing['metadata']['name']} wants Python {python[0]}.{python[1:]} (the image "
-            f"{image}), and this cluster has Python {versions.PYTHON} only: the host is the image.",
-            f"Write `image: {OUR_IMAGE}`.",
-        )
+            if match and match["ray"] != versions.RAY:
+                yield "Ray", match["ray"], versions.RAY, f"the image {image}"
+            python = match and match["python"]
+            if python and python != versions.PYTHON.replace(".", ""):
+                yield "Python", f"{python[0]}.{python[1:]}", versions.PYTHON, f"the image {image}"
 
 
 def ray_specs(thing: dict) -> list[dict]:

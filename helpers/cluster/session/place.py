@@ -17,16 +17,15 @@ from typing import TextIO
 
 import yaml
 
-from helpers.cluster.backend import Backend
+from helpers.cluster.backend import MANAGED, OWNER_LABEL, Backend
 from helpers.cluster.session import cleanup
 from helpers.cluster.session.forward import Kubectl
 from helpers.errors import CourseError
 from helpers.kube import Kube, patient
-from helpers.state import state_dir
+from helpers.state import make_state_dir, write_private
 from helpers.wait import wait_until
 
 LABEL = "ray-course/lesson"
-MANAGED = {"app.kubernetes.io/managed-by": "ray-course"}
 
 
 class Place:
@@ -39,11 +38,11 @@ class Place:
         said: sentences on what was found.
     """
 
-    def __init__(self, backend: Backend, namespace: str, lesson: str):
+    def __init__(self, backend: Backend, namespace: str, lesson: str, owner: str = ""):
         self.namespace, self.said = namespace, []
+        self._labels = {LABEL: lesson, **MANAGED} | ({OWNER_LABEL: owner} if owner else {})
         self._backend, self._source = backend, None
-        self._directory = state_dir() / "kubernetes"
-        self._make_directory()
+        self._directory = make_state_dir("kubernetes")
         self.kubeconfig = self._directory / f"{namespace}.kubeconfig"
         self.refresh()
         self.kube = Kube(self.kubeconfig)
@@ -53,21 +52,12 @@ class Place:
             is_alone = _try_alone(self._lock)
             if not is_alone:
                 _with_others(self._lock)  # waits for one that is just beginning or cleaning up
-            self._enter(lesson, is_alone)
+            self._enter(is_alone)
             self._set_environment()
         except BaseException:
             self._lock.close()
             raise
         _with_others(self._lock)
-
-    def _make_directory(self) -> None:
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CourseError(
-                f"{self._directory} cannot be made: {error.strerror}.",
-                "Set XDG_STATE_HOME to a directory that can be written.",
-            ) from None
 
     def refresh(self) -> None:
         """Write the lesson's kubeconfig if the cluster's has changed: one that comes up again may have another port."""
@@ -85,7 +75,7 @@ class Place:
             context["context"]["namespace"] = self.namespace
         for number, entry in enumerate([*config["clusters"], *config["users"]]):
             self._keep_data(entry.get("cluster") or entry.get("user") or {}, number)
-        self._write(self.kubeconfig, json.dumps(config, indent=1))
+        write_private(self.kubeconfig, json.dumps(config, indent=1).encode())
         self._source = written
 
     def _keep_data(self, entry: dict, number: int) -> None:
@@ -94,19 +84,14 @@ class Place:
             data = entry.pop(f"{field}-data", None)
             if data:
                 path = self._directory / f"{self.namespace}.{number}.{field}.pem"
-                self._write(path, base64.b64decode(data).decode())
+                write_private(path, base64.b64decode(data))
                 entry[field] = str(path)
 
-    def _write(self, path: Path, text: str) -> None:
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text + "\n")
-        new.replace(path)
-
-    def _enter(self, lesson: str, is_alone: bool) -> None:
+    def _enter(self, is_alone: bool) -> None:
         namespaces = self.kube.resource("namespaces")
         there = self.kube.get(namespaces, self.namespace, "")
-        if there and there["metadata"].get("labels", {}).get(LABEL) != lesson:
+        labels = (there or {}).get("metadata", {}).get("labels", {})
+        if there and any(labels.get(name) != value for name, value in self._labels.items()):
             raise CourseError(
                 f"The cluster has a namespace {self.namespace} that is not the course's.",
                 f"Rename or remove it: `kubectl delete namespace {self.namespace}` deletes all that is in it.",
@@ -117,7 +102,7 @@ class Place:
             self.said.append(
                 f"Another notebook of this lesson is at work in {self.namespace}: both see the same objects."
             )
-        metadata = {"name": self.namespace, "labels": {LABEL: lesson, **MANAGED}}
+        metadata = {"name": self.namespace, "labels": self._labels}
         self.kube.apply(namespaces, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, "", force=True)
         wait_until(patient(self._has_account), 60, what="the namespace's default ServiceAccount")
 
@@ -138,6 +123,10 @@ class Place:
         new.unlink(missing_ok=True)
         new.symlink_to(self._backend.kubectl().resolve())  # it may be found on PATH, where this very link is by now
         new.replace(kubectl)
+        # where the user's own contexts are looked up, for a lesson that begins after this one in the same kernel
+        places = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        absolute = os.pathsep.join(os.path.abspath(place) for place in places.split(os.pathsep))
+        os.environ.setdefault("COURSE_KUBECONFIG", absolute)
         os.environ["KUBECONFIG"] = str(self.kubeconfig)
         os.environ["KUBECACHEDIR"] = str(self._directory / "cache")  # kubectl's own would be in HOME
         # `!kubectl`, and `!ray` and `!python` of this environment, however Jupyter was started

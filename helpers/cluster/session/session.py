@@ -38,8 +38,9 @@ class Session:
         self._backend, self._why = choice.backend, choice.why
         mended = self._backend.begin_lesson()
         self._facts = self._backend.facts()
-        self.namespace = lesson if lesson.startswith("ex") else f"lesson-{lesson}"
-        self._place = Place(self._backend, self.namespace, lesson)
+        owner = self._facts.owner
+        self.namespace = (lesson if lesson.startswith("ex") else f"lesson-{lesson}") + (f"-{owner}" if owner else "")
+        self._place = Place(self._backend, self.namespace, lesson, owner)
         self.said, self.closed = [*mended, *self._place.said], False
         self._forwards: list[Forward] = []
         self._dashboards: dict[str, Forward] = {}

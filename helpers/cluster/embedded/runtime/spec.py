@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,11 @@ def _source(path: str) -> str:
     return real
 
 
+def devices(asked: Iterable[Message]) -> list[dict[str, str]]:
+    """The device files that a container has beside the usual ones of /dev."""
+    return [{"source": device.host_path, "target": device.container_path} for device in asked]
+
+
 def container_spec(
     pb: Messages, sandbox: str, config: Message, image: Entry, hostname: str, log: Path | None, files: Path
 ) -> dict[str, Any]:
@@ -150,7 +156,7 @@ def container_spec(
         "groups": list(user.groups),
         "umask": None,
         "mounts": mounts(pb, config, files),
-        "devices": [],
+        "devices": devices(config.devices),
         "read_only_root": security.readonly_rootfs,
         "no_new_privs": security.no_new_privs,
         "stdin": config.stdin,

@@ -6,6 +6,7 @@ The whole list, with what is accepted and has no effect, is in README.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NoReturn
 
 from google.protobuf.message import Message
@@ -17,6 +18,8 @@ from helpers.cluster.embedded.runtime.cri import Messages, Refused
 # (libcontainer/configs/validate/validator.go).
 IPC_SYSCTL = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\..+")
 NET_SYSCTL = re.compile(r"net\..+")
+# what the kubelet gives a container with a real GPU. A GPU's own file has its number in its name
+GPU_FILE = re.compile(r"/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)")
 
 
 def refuse(field: str, instead: str) -> NoReturn:
@@ -78,10 +81,9 @@ def check_container(pb: Messages, config: Message) -> None:
     security = config.linux.security_context
     if config.HasField("windows"):
         refuse("Windows containers", "the machine runs Linux")
-    for device in config.devices:
-        refuse(f"devices ({device.host_path})", "containers have the usual ones of /dev only")
+    check_devices(config.devices)
     for device in config.CDI_devices:
-        refuse(f"CDI devices ({device.name})", "the GPUs here are numbers, without a device")
+        refuse(f"CDI devices ({device.name})", "GPUs are numbers here, or come by their device files")
     asked = security.capabilities
     if asked.add_ambient_capabilities:
         refuse(f"ambient capabilities ({', '.join(asked.add_ambient_capabilities)})", "use capabilities.add")
@@ -93,6 +95,19 @@ def check_container(pb: Messages, config: Message) -> None:
     for mount in config.mounts:
         _check_mount(mount)
     check_resources(config.linux.resources)
+
+
+def check_devices(devices: Iterable[Message]) -> None:
+    """Refuses device files but those of GPUs, which the kubelet asks for on a machine that has real ones.
+
+    Raises:
+        Refused: with the file's name.
+    """
+    for device in devices:
+        if not GPU_FILE.fullmatch(device.host_path) or device.container_path != device.host_path:
+            refuse(f"devices ({device.host_path})", "containers have the usual ones of /dev, and those of their GPUs")
+        if set(device.permissions) != {"r", "w"}:
+            refuse(f"devices ({device.host_path}: {device.permissions})", "a GPU can be read and written, and not made")
 
 
 def check_resources(resources: Message) -> None:
