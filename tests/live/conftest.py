@@ -139,8 +139,10 @@ def of_embedded(cluster: EmbeddedCluster) -> Backend:
 @pytest.fixture(scope="session")
 def kubernetes(backend: Backend) -> Cluster:
     """The cluster to test against."""
-    kernel = {"uids", "cgroups"} if backend.name != "embedded" or os.geteuid() == 0 else set()
-    return Cluster(backend.kubeconfig, str(backend.kubectl()), can=backend.capabilities() | kernel)
+    is_embedded = backend.name == "embedded"
+    more = {"uids", "cgroups"} if not is_embedded or os.geteuid() == 0 else set()
+    more |= {"gpu_devices"} if is_embedded or "real_gpu" in backend.capabilities() else set()
+    return Cluster(backend.kubeconfig, str(backend.kubectl()), can=backend.capabilities() | more)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

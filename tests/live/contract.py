@@ -69,8 +69,8 @@ class Cluster:
         kubectl: the program.
         context: context of the kubeconfig; "" means its current one.
         can: what not every cluster can do. `fake_gpu`: machines that show `nvidia.com/gpu` and devices that are not
-            there. `node_drain`: Kubernetes nodes that a test may drain. `uids`: containers may run as any user.
-            `cgroups`: memory limits are the kernel's.
+            there. `gpu_devices`: containers are told which GPUs are theirs. `node_drain`: Kubernetes nodes that a test
+            may drain. `uids`: containers may run as any user. `cgroups`: memory limits are the kernel's.
     """
 
     kubeconfig: Path

@@ -6,6 +6,7 @@ as a port-forward, are here.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +14,9 @@ import pty
 import re
 import select
 import socket
+import struct
 import subprocess
+import termios
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -116,12 +119,15 @@ def test_exec_with_a_terminal(here: Place):
     """https://kubernetes.io/docs/tasks/debug/debug-application/get-shell-running-container/"""
     start(here, ["sleep", "3600"])
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     process = kubectl(here, "exec", "-it", "a", "--", "sh", stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
-        os.write(ours, b"stty size; test -t 0 && echo a-$((1+1))-terminal; exit 5\n")
-        said = read_until(ours, rb"a-2-terminal")
-        assert re.search(rb"\d+ \d+\r\n", said), said
+        # the size comes on a stream of its own, which the shell may be ahead of
+        os.write(ours, b"until stty size | grep '33 1''01'; do sleep 0.2; done\n")
+        read_until(ours, rb"33 101\r\n")
+        os.write(ours, b"test -t 0 && echo a-$((1+1))-terminal; exit 5\n")
+        read_until(ours, rb"a-2-terminal")
         assert process.wait(LIMIT_S) == 5
     finally:
         process.kill()
