@@ -23,7 +23,7 @@
 # %%
 from subprocess import getoutput
 
-from helpers import Lab, check, predict, quiz, versions, wait_until
+from helpers import Lab, check, predict, quiz, wait_until
 
 lab = Lab.start("03")
 
@@ -93,7 +93,6 @@ display(lab.stepper("raycluster/demo"), predict("03.p1").reveal("with the head P
 # !kubectl get ingress demo-head-ingress -o jsonpath='{.spec.rules}'
 head = lab.get("raycluster/demo")["status"]["head"]["podName"]
 pod = lab.get(f"pod/{head}")
-assert pod["metadata"]["annotations"]["ray.io/kuberay-version"] == f"v{versions.KUBERAY}"
 assert [container["name"] for container in pod["spec"]["containers"]] == ["ray-head", "autoscaler"]
 assert pod["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"] == 10
 
@@ -159,7 +158,7 @@ assert "The task ran on demo-cpu-group" in same and "Refused: Version mismatch" 
 #
 # Its server forks for each client, and some of those programs die at birth
 # ([ray#63202](https://github.com/ray-project/ray/issues/63202)) unless the head's environment has
-# `GRPC_ENABLE_FORK_SUPPORT=0`, as Ray's images have here.
+# `GRPC_ENABLE_FORK_SUPPORT=0`: `demo.yaml` says so.
 
 # %% [markdown]
 # ## 5 · Break it: take away what it built
@@ -237,8 +236,8 @@ wait_until(
 # !kubectl get rayclusters
 # !kubectl get events --field-selector involvedObject.name=refused -o custom-columns='REASON:.reason,MESSAGE:.message'
 assert not any(pod.is_ready for pod in lab.pods()) and not lab.pods("raycluster/refused")
-machine = lab.pods("raycluster/llm-training-cluster").rows[0].machine
-assert "nvidia.com/gpu" in lab.get(f"node/{machine}")["status"]["capacity"]
+trainers_head = lab.pods("raycluster/llm-training-cluster").rows[0]
+assert trainers_head.machine and "nvidia.com/gpu" in str(lab.get(f"pod/{trainers_head.name}")["spec"]["tolerations"])
 lab.pods()
 
 # %% [markdown]
@@ -247,9 +246,9 @@ lab.pods()
 # refused the fourth by an event, made nothing, and left its status empty. Nothing told you so when you applied it.
 
 # %% [markdown]
-# The last column says why nothing runs. `ml-cluster` and `gpu-pool` are too big for these machines, and the GPU worker
+# The last column says why nothing runs. `ml-cluster` and `gpu-pool` are too big for small machines, and the GPU worker
 # lacks the toleration for the taint of GPU machines. The trainers ask for a label that no Kubernetes node has. Their
-# head did get a place: **on the GPU machine**. Its toleration lets it in, and the most room is there.
+# head did get a place, maybe **on the GPU machine**: its toleration lets it in, and the scheduler looks for room.
 
 # %% [markdown]
 # There it gets no further: nobody builds `ray-ml` images any more. While they were built, each head and CPU worker
