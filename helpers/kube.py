@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from helpers.errors import CourseError
+from helpers.wait import WaitTimeout, wait_until
 
 T = TypeVar("T")
 FIELD_MANAGER = "ray-course"
@@ -23,6 +24,8 @@ CONNECT_S, READ_S = 5.0, 30.0  # on a machine that is busy with much else, an an
 APPLY = "application/apply-patch+yaml"  # of JSON, which is YAML too
 MERGE = "application/merge-patch+json"
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"  # every kind in one answer
+BUSY = 429  # "storage is (re)initializing" after its start, or more requests than it takes: it wants to be asked again
+BUSY_S = 20.0
 STDIN, STDOUT, STDERR = 0, 1, 2  # channels of an exec
 
 
@@ -130,21 +133,34 @@ class Kube:
     def _send(
         self, method: str, path: str, body: object, content_type: str, accept: str, query: dict, *, stream: bool = False
     ) -> Any:
+        def answered() -> Any:
+            answer = self._send_once(method, path, body, content_type, accept, query, stream)
+            assert answer.status != BUSY, _refused(answer.status, answer.data).message
+            return answer
+
+        try:
+            answer = wait_until(answered, BUSY_S, what="the API server to have time for this", every_s=1)
+        except WaitTimeout as error:
+            raise NoAnswer(error.reason) from None
+        if answer.status >= 300:
+            raise _refused(answer.status, answer.data)
+        return answer
+
+    def _send_once(
+        self, method: str, path: str, body: object, content_type: str, accept: str, query: dict, stream: bool
+    ) -> Any:
         import urllib3
 
         client = self._connected()
         url, headers = self._address(path, query)
         headers |= {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         try:
-            answer = client.rest_client.pool_manager.request(
+            return client.rest_client.pool_manager.request(
                 method, url, body=None if body is None else json.dumps(body), headers=headers, retries=False,
                 timeout=urllib3.Timeout(connect=CONNECT_S, read=self._read_s), preload_content=not stream,
             )  # fmt: skip
         except urllib3.exceptions.HTTPError as error:
             raise NoAnswer(_why(error)) from None
-        if answer.status >= 300:
-            raise _refused(answer.status, answer.data)
-        return answer
 
     def _connected(self) -> Any:
         """The client, made anew when the kubeconfig has changed."""

@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 
 from helpers import lessons
 from helpers.rayhost.hosts import SCRATCH_PLACES
-from helpers.state import course_root
+from helpers.state import course_root, state_dir
 from helpers.wait import wait_until
 from tests.isolation import new_home, nothing_runs, orphans_adopted, processes
 
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.live, pytest.mark.any_backend]
 
 ROOT = course_root()
 LESSONS = lessons.paths()
+IS_EMBEDDED = os.environ["COURSE_BACKEND"] == "embedded"
 # the lessons whose kernel is killed half-way, and what the next run of each then says
 KILLED = {
     "01_anatomy": "An earlier run of lesson 01 ended without clean_up",
@@ -55,8 +56,16 @@ NOT_OF_LESSONS = {".git", ".venv", "build", "__pycache__", ".pytest_cache", ".hy
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home() -> Iterator[Path]:
+def home(request: pytest.FixtureRequest) -> Iterator[Path]:
+    kept = None
+    if not IS_EMBEDDED:  # then all runs share one cluster, and what the course knows of it
+        request.getfixturevalue("backend")
+        kept = state_dir() / os.environ["COURSE_BACKEND"]
     with new_home("live-home") as home, orphans_adopted():
+        if kept:
+            shared = home / ".local" / "state" / "ray-course" / kept.name
+            shared.parent.mkdir(parents=True)
+            shared.symlink_to(kept)
         yield home
 
 
@@ -186,7 +195,7 @@ def is_on_kubernetes(lesson: Path) -> bool:
 
 
 def stop_cluster(lesson: Path) -> None:
-    if is_on_kubernetes(lesson):
+    if is_on_kubernetes(lesson) and IS_EMBEDDED:
         from helpers.cluster.embedded.cluster import EmbeddedCluster
 
         assert EmbeddedCluster().down()

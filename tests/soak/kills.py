@@ -59,7 +59,8 @@ def held(cluster: Cluster) -> dict[str, object]:
     found["links"] = len(links.splitlines())
     found["routes"] = len(routes.splitlines())
     found["processes"] = dict(Counter(process.name() for process in cluster.processes()[1:]))
-    found["cgroups"] = sum(1 for top in cgroups(cluster) for _ in top.rglob("*/"))
+    # those of the machines themselves stay as long as these
+    found["cgroups"] = sum(1 for top in cgroups(cluster) for path in top.rglob("*/") if path.parent != top)
     for machine in machines_of(cluster):
         init = host_init(cluster, machine)
         disk = cluster.layout.machine(machine)

@@ -35,7 +35,7 @@ class Embedded:
 
     def facts(self) -> Facts:
         parts = {"Kubernetes": versions.KUBERNETES, "KubeRay": versions.KUBERAY}
-        return Facts(parts, host_is_image=True, settle_s=180)
+        return Facts(parts, host_is_image=True, settle_s=300)
 
     def kubectl(self) -> Path:
         return tools.binary("kubectl")
