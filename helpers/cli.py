@@ -245,10 +245,17 @@ def up(
     image: Annotated[
         str, typer.Option(help="For kind: the image of its Kubernetes nodes, such as one of your own mirror.")
     ] = "",
+    operator: Annotated[
+        str,
+        typer.Option(help="For kind: how KubeRay comes, by helm or by manifests; left away: helm, if it can be had."),
+    ] = "",
 ) -> None:
     """Bring a cluster up: Kubernetes, and KubeRay. The lessons do so by themselves."""
-    if image:
-        os.environ["COURSE_KIND_IMAGE"] = image
+    if operator not in ("", "helm", "manifests"):
+        raise CourseError(f'KubeRay cannot come by "{operator}".', "Use `--operator helm` or `--operator manifests`.")
+    os.environ |= {
+        name: value for name, value in (("COURSE_KIND_IMAGE", image), ("COURSE_OPERATOR", operator)) if value
+    }
     choice = _choice(backend)
     print(f"The backend is {choice.backend.name}, because {choice.why}.", flush=True)
     _print(choice.backend.up())
@@ -262,7 +269,12 @@ def status(backend: Annotated[str, BACKEND] = "") -> None:
 
 @app.command()
 def logs(
-    component: Annotated[str, typer.Argument(help="As in `course status`, such as `etcd` or `cpu-a.kubelet`.")],
+    component: Annotated[
+        str,
+        typer.Argument(
+            help="As in `course status`, such as `etcd` or `cpu-a.kubelet`; on kind `course-worker.kubelet`."
+        ),
+    ],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
     backend: Annotated[str, BACKEND] = "",
 ) -> None:

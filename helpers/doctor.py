@@ -301,8 +301,8 @@ def engine() -> Row:
     there = [tool for tool in ("docker", "podman") if shutil.which(tool)]
     answers = [tool for tool in there if _output([tool, "info"]).ok]
     found = [f"{tool} answers" for tool in answers] or [f"{tool} is there, but does not answer" for tool in there]
-    remark = "nothing here needs one: the lessons on Kubernetes, from 03 on, bring a cluster that runs without"
-    remark += "" if sys.platform == "linux" else ", which takes Linux"
+    remark = "where one answers, the lessons on Kubernetes, from 03 on, take a kind cluster"
+    remark += "; without one, a cluster that needs none" if sys.platform == "linux" else ", and without one none here"
     return Row(name, ", ".join(found) or "none", ok=True, cost=remark)
 
 

@@ -74,11 +74,11 @@ def test_too_little_space(hello: Family, monkeypatch: pytest.MonkeyPatch, tmp_pa
     go = SimpleNamespace(caches=lambda: (tmp_path / "a", tmp_path / "b"))
     monkeypatch.setattr(build.shutil, "disk_usage", lambda place: SimpleNamespace(free=3 * build.GIB))
     with pytest.raises(CourseError, match=r"takes about 10 GiB of disk space, and 3\.0 GiB are free.*XDG_CACHE_HOME"):
-        build._check_space(go)
+        build._check_space(go, build.SPACE_BYTES)
     (tmp_path / "b").mkdir()
     with open(tmp_path / "b" / "compiled", "wb") as file:
         file.truncate(8 * build.GIB)  # an earlier build has used it already
-    build._check_space(go)
+    build._check_space(go, build.SPACE_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,41 @@ def test_too_little_space(hello: Family, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_what_go_says_is_one_sentence(said: str, why: str) -> None:
     error = build.explain(said, HELLO, Path("/log"))
     assert why in error.what and error.what.count(". ") == 0 and error.fix
+
+
+@pytest.fixture
+def asked_for(hello: Family, monkeypatch: pytest.MonkeyPatch) -> Family:
+    """The small program, as one that is built only when it is asked for."""
+    family = replace(hello, on_request=True)
+    monkeypatch.setattr(table, "FAMILIES", (family,))
+    return family
+
+
+def test_what_is_built_on_request_is_not_missed(asked_for: Family, tmp_path: Path) -> None:
+    assert build.build() == [] and build.build(tests=True) == []
+    assert build.build_one("another") == []
+    assert str(store.overview()[0]).endswith("not built  (built when it is asked for)")
+    assert archive.pack(tmp_path / "a.tar") == archive.unpack(tmp_path / "a.tar") == []
+
+
+@needs_go
+def test_built_when_it_is_asked_for(asked_for: Family, tmp_path: Path) -> None:
+    assert build.build_one("hello") == ["hello"]
+    assert runs(tools.binary("hello")) == "hello 1.2.3"
+    assert build.build_one("hello") == []
+    assert archive.pack(tmp_path / "a.tar") == archive.unpack(tmp_path / "a.tar") == ["hello"]
+    rewrite(tmp_path / "a.tar", other_key)
+    with pytest.raises(CourseError, match="another edition of the course: its hello is not"):
+        archive.unpack(tmp_path / "a.tar")
+
+
+def test_little_space_is_enough_for_one(asked_for: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(build.golang, "find", lambda: None)
+    monkeypatch.setattr(build, "_check_space", lambda go, space_bytes: asked.append(space_bytes))
+    monkeypatch.setattr(build, "_build_all", lambda jobs, line: None)
+    build.build_one("hello")
+    assert asked == [build.ONE_BYTES]
 
 
 # ---- Go --------------------------------------------------------------------------------------------------------------

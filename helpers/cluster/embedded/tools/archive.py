@@ -32,12 +32,12 @@ def pack(file: Path) -> list[str]:
     """Write what is built into one archive.
 
     Returns:
-        The names of the families in it. What only tests need is in it if it is built.
+        The names of the families in it. What not every learner needs is in it if it is built.
 
     Raises:
         CourseError: if a family that learners need is not built, or the file cannot be written.
     """
-    built = [family for family in table.FAMILIES if not family.for_tests or not store.lacking(family)]
+    built = [family for family in table.FAMILIES if not family.is_extra or not store.lacking(family)]
     sources = {family.name: _files(family) for family in built}
     families = {}
     for family in built:
@@ -125,9 +125,9 @@ def _read_manifest(tar: tarfile.TarFile, file: Path) -> dict[str, dict]:
             f"{file} was made for {told['platform']}; this machine is {table.this_platform()}.",
             "Ask for an archive that was packed on a machine of this kind, or run `course tools build`.",
         )
-    for family in table.families(tests=True):
+    for family in table.FAMILIES:
         packed = told["families"].get(family.name, {})
-        if packed.get("key") != family.key() and (packed or not family.for_tests):
+        if packed.get("key") != family.key() and (packed or not family.is_extra):
             raise CourseError(
                 f"{file} was made by another edition of the course: its {family.name} is not the one that this needs.",
                 "Bring both copies of the course to the same edition and pack again, or run `course tools build`.",

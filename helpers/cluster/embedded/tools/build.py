@@ -29,6 +29,7 @@ from helpers.wait import say
 
 GIB = 1024**3
 SPACE_BYTES = 10 * GIB  # Go's caches after a build of all, measured: 8.5 GiB; the programs: 0.7
+ONE_BYTES = GIB  # for a family that is built on request; all are small
 LINK_WEIGHT = 40  # linking a program takes as long as compiling so many packages, about
 STALE = '{{if and .Stale (ne .Name "main")}}{{.ImportPath}}{{end}}'  # what `go build` will compile; it also links
 LOOK_EVERY_S = 0.25
@@ -48,16 +49,36 @@ def build(tests: bool = False) -> list[str]:
     Raises:
         CourseError: without Go, network, or space, or if Go fails.
     """
+    return _build(lambda: _missing(tests), SPACE_BYTES)
+
+
+def build_one(name: str) -> list[str]:
+    """Build one family, which may be one that is built on request, unless it is built.
+
+    Args:
+        name: of the family.
+
+    Returns:
+        Its name if it was built now.
+
+    Raises:
+        CourseError: as `build` does.
+    """
+    return _build(lambda: [one for one in table.FAMILIES if one.name == name and store.lacking(one)], ONE_BYTES)
+
+
+def _build(ask: Callable[[], list[Family]], space_bytes: int) -> list[str]:
+    """Build the families that `ask` says are missing, as soon as no other build is at work."""
     table.this_platform()
-    if not _missing(tests):
+    if not ask():
         return []
     with _alone() as lock:
-        missing = _missing(tests)  # the build that this one waited for may have made some
+        missing = ask()  # the build that this one waited for may have made some
         if not missing:
             return []
         go = golang.find()
         store.remove_unfinished()
-        _check_space(go)
+        _check_space(go, space_bytes)
         log = log_file()
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")
@@ -112,13 +133,13 @@ def _missing(tests: bool) -> list[Family]:
     return [family for family in table.families(tests) if store.lacking(family)]
 
 
-def _check_space(go: Go) -> None:
+def _check_space(go: Go, space_bytes: int) -> None:
     place = next(p for p in (store.root(), *store.root().parents) if p.exists())
     free = shutil.disk_usage(place).free
     # after an interrupted or an earlier build much of it is used up already
-    if free < SPACE_BYTES and free + sum(_size_at_most(cache, SPACE_BYTES) for cache in go.caches()) < SPACE_BYTES:
+    if free < space_bytes and free + sum(_size_at_most(cache, space_bytes) for cache in go.caches()) < space_bytes:
         raise CourseError(
-            f"Building the cluster's programs takes about {SPACE_BYTES / GIB:.0f} GiB of disk space, "
+            f"Building the cluster's programs takes about {space_bytes / GIB:.0f} GiB of disk space, "
             f"and {free / GIB:.1f} GiB are free at {place}.",
             "Free some space, or set XDG_CACHE_HOME and, for a Go of your own, GOMODCACHE to a larger disk.",
         )

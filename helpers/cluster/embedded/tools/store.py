@@ -100,22 +100,28 @@ class Listed:
     name: str
     version: str
     found: Found | None
-    for_tests: bool
+    remark: str  # why a learner may lack it; empty if none may
 
     def __str__(self) -> str:
         where = f"{self.found.source}  {self.found.path}" if self.found else "not built"
         return f"{'✔' if self.found else '–'} {self.name:24} {self.version:8} {where}" + (
-            "  (for tests only)" if self.for_tests else ""
+            f"  ({self.remark})" if self.remark else ""
         )
 
 
 def overview() -> list[Listed]:
     """Every program, and where it is."""
     return [
-        Listed(program.name, family.version, look(family, program), family.for_tests)
+        Listed(program.name, family.version, look(family, program), _remark(family))
         for family in table.FAMILIES
         for program in family.programs
     ]
+
+
+def _remark(family: Family) -> str:
+    if family.for_tests:
+        return "for tests only"
+    return "built when it is asked for" if family.on_request else ""
 
 
 def home(family: Family) -> Path:

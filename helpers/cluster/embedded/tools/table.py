@@ -46,6 +46,7 @@ class Family:
         descriptor: whether the kubelet writes the messages of the CRI beside the programs, as `cri.pb`.
         manifests: files of the module that lie beside the programs too, by their paths in it.
         for_tests: whether only tests need it; it is a suite of Go tests then.
+        on_request: whether it is built only when something asks for it by name, see `build.build_one`.
     """
 
     name: str
@@ -56,6 +57,12 @@ class Family:
     descriptor: bool = False
     manifests: tuple[str, ...] = ()
     for_tests: bool = False
+    on_request: bool = False
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether a learner may lack it."""
+        return self.for_tests or self.on_request
 
     @property
     def folder(self) -> Path:
@@ -150,12 +157,19 @@ FAMILIES = (
         stamps=(f"sigs.k8s.io/cri-tools/pkg/version.Version=v{versions.CRI_TOOLS}",),
         for_tests=True,
     ),
+    Family(
+        "kind",
+        "sigs.k8s.io/kind",
+        versions.KIND,
+        (Program("kind", "sigs.k8s.io/kind", ("version",), "kind v"),),
+        on_request=True,  # by the backend kind
+    ),
 )
 
 
 def families(tests: bool = False) -> list[Family]:
-    """Those that learners need, or with `tests` all."""
-    return [family for family in FAMILIES if tests or not family.for_tests]
+    """Those that learners need, or with `tests` those that tests need too."""
+    return [family for family in FAMILIES if not family.is_extra or (tests and family.for_tests)]
 
 
 def find(name: str) -> tuple[Family, Program]:
