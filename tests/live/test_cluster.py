@@ -109,6 +109,20 @@ def test_the_status_names_every_process(cluster):
     assert status["kube-apiserver"].version == status["cpu-a.kubelet"].version == "1.36.3"
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="capability: the kernel has no autogroups")
+def test_pods_cannot_starve_what_keeps_the_cluster_together(cluster, pod):
+    """A head of Ray is dozens of sessions, among which the kernel shares the CPUs fairly."""
+
+    def share(process: psutil.Process) -> str:
+        return Path(f"/proc/{process.pid}/autogroup").read_text().partition(" ")[2].strip()
+
+    first = "nice -10" if os.geteuid() == 0 else "nice 0"
+    shares = {one.name: share(psutil.Process(one.pid)) for one in cluster.status().components if one.name != "cpu-a"}
+    assert shares == dict.fromkeys(shares, first)
+    [program] = [one for one in cluster.processes() if one.name() == "sleep"]
+    assert share(program) == "nice 0"
+
+
 def test_another_process_sees_the_same(cluster):
     code = "import sys; from pathlib import Path; from helpers.cluster.embedded.cluster import EmbeddedCluster as E"
     code += (

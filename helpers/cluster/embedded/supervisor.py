@@ -248,6 +248,7 @@ class Supervisor:
             env=self.boot.env | component.env, pass_fds=component.inherits, start_new_session=True,
         )  # fmt: skip
         os.close(log)
+        linux.come_first(process.pid)
         process.returncode = 0  # `reap` is who waits for it: the object must not
         child.began(process.pid)
         self.by_pid[process.pid] = child

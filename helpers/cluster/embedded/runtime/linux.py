@@ -6,6 +6,7 @@ processes is entered by a fork.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -178,6 +179,16 @@ def ended_children() -> Iterator[tuple[int, int]]:
         if pid == 0:
             return
         yield pid, status
+
+
+def come_first(pid: int | str = "self") -> None:
+    """Give the session that a process leads ten times the share of the CPUs, where the kernel lets us: as root.
+
+    The kernel shares CPUs fairly among sessions (sched(7), "The autogroup feature"), and one head of Ray is dozens of
+    them. Beside a few heads that start, kubelets would not renew their leases in time, and busy machines look lost.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:
+        file.write("-10")
 
 
 def signals_as_new() -> None:

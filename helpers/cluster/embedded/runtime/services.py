@@ -80,6 +80,7 @@ class Service:
         try:
             linux.signals_as_new()
             os.setsid()
+            linux.come_first()
             os.makedirs(os.path.dirname(self._log_path), exist_ok=True)
             output = os.open(self._log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             child.use_streams(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), output, output)
