@@ -446,3 +446,58 @@ def test_tests_begin_the_build_first_and_wait_for_it_only_before_the_live_ones(
     cli.test()
     assert order == ["begin", "unit", "contract", "wait", "live", "browser"]
     assert "✘ No network.\n  → Find one." in capsys.readouterr().out
+
+
+# ---- the cluster -----------------------------------------------------------------------------------------------------
+
+
+class Stand:
+    """A backend that notes what it is asked, and what the environment says then."""
+
+    name = "stand"
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def up(self) -> str:
+        self.asked.append(("up", os.environ.get("COURSE_KIND_IMAGE"), os.environ.get("COURSE_OPERATOR")))
+        return "it is up"
+
+    def status(self) -> str:
+        return "a status"
+
+    def logs(self, component: str, follow: bool) -> list[str]:
+        return [f"{component} {follow}"]
+
+    def down(self, wipe: bool) -> str:
+        return f"down, wiped: {wipe}"
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
+    from helpers.cluster import backend
+
+    made = Stand()
+    monkeypatch.setattr(backend, "choose", lambda capabilities: backend.Choice(made, "the test says so"))
+    for name in ("COURSE_BACKEND", "COURSE_KIND_IMAGE", "COURSE_OPERATOR"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    return made
+
+
+def test_the_backend_that_is_taken_is_said_with_its_reason(stand, capsys):
+    cli.up("kind", "mirror.example/node:1", "manifests")
+    assert os.environ["COURSE_BACKEND"] == "kind" and stand.asked == [("up", "mirror.example/node:1", "manifests")]
+    assert capsys.readouterr().out == "The backend is stand, because the test says so.\nit is up\n"
+
+
+def test_an_operator_that_comes_by_neither_way(stand):
+    with pytest.raises(CourseError, match='KubeRay cannot come by "olm". Use `--operator helm` or'):
+        cli.up("", "", "olm")
+    assert not stand.asked
+
+
+def test_the_verbs_of_a_cluster_are_those_of_its_backend(stand, capsys):
+    cli.status("")
+    cli.logs("etcd", False, "")
+    cli.down(True, "")
+    assert capsys.readouterr().out == "a status\netcd False\ndown, wiped: True\n"
