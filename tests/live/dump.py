@@ -5,9 +5,24 @@ from __future__ import annotations
 import json
 
 from helpers.kube import Kube, KubeError
+from helpers.wait import wait_until
 
 ALWAYS_CHANGING = {"Lease", "Event"}  # heartbeats, and what is only told
 OF_THE_SERVER = {"resourceVersion", "managedFields", "generation"}
+
+
+def settled(kube: Kube) -> dict[str, str]:
+    """The dump of a cluster in which what came before, in another namespace, has come to its end."""
+    seen = [dump(kube)]
+
+    def is_still() -> bool:
+        seen.append(dump(kube))
+        changed = sorted(path for path in {**seen[-2], **seen[-1]} if seen[-2].get(path) != seen[-1].get(path))
+        assert not changed, f"{changed[:3]} changed"
+        return True
+
+    wait_until(is_still, 120, what="the cluster to be still", every_s=3)
+    return seen[-1]
 
 
 def dump(kube: Kube) -> dict[str, str]:

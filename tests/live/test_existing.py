@@ -28,7 +28,7 @@ from helpers.kube import Kube
 from helpers.lab import Lab
 from helpers.state import cache_dir
 from helpers.wait import wait_until
-from tests.live.dump import dump
+from tests.live.dump import dump, settled
 from tests.live.test_kube_lab import sleeper
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_what_a_cluster_with_all_rights_has(site, use):
 
 def test_a_lesson_leaves_all_else_as_it_was(site, use, capsys):
     use(site.give())
-    before = dump(site.kube)
+    before = settled(site.kube)
     lab = Lab.start("03")
     try:
         assert lab.namespace == f"lesson-03-{owner()}"
@@ -163,7 +163,7 @@ def test_a_lesson_leaves_all_else_as_it_was(site, use, capsys):
         }  # nothing new but there
     finally:
         lab.clean_up()
-    after = dump(site.kube)
+    after = settled(site.kube)
     assert {path: what for path, what in after.items() if before.get(path) != what} == {}
     assert before.keys() == after.keys()
     out = capsys.readouterr().out
@@ -174,13 +174,13 @@ def test_a_lesson_leaves_all_else_as_it_was(site, use, capsys):
 
 def test_up_looks_into_the_ray_image_before_the_first_lesson(site, use, monkeypatch):
     backend = use(site.give())
-    before = dump(site.kube)
+    before = settled(site.kube)
     assert backend.up().is_ready
-    assert dump(site.kube) == before
+    assert settled(site.kube) == before
     monkeypatch.setattr(versions, "RAY_IMAGE", "registry.invalid/ray:2.60.0")
     told = refusal(use(site.give()).up)
     assert "The image registry.invalid/ray:2.60.0 cannot be pulled" in told and "let a mirror serve it" in told
-    assert dump(site.kube) == before
+    assert settled(site.kube) == before
 
 
 def test_down_stops_nothing_and_wipes_ones_own_namespaces_only(site, use):
@@ -265,7 +265,7 @@ def test_what_the_lessons_need_is_enough(site, use, capsys):
 
 
 def test_a_user_with_no_rights(site, use):
-    user, before = site.token("nobody"), dump(site.kube)
+    user, before = site.token("nobody"), settled(site.kube)
     told = refusal(use(site.give(user)).capabilities)
     assert dump(site.kube) == before
     assert "get/create/patch/delete namespaces" in told

@@ -438,14 +438,20 @@ def test_what_is_refused(lab, text, words):
             "no Kubernetes node takes it: 0/3 nodes are available.*FailedScheduling on pod/much",
         ),
         (pod("strange").replace("python:3.11", "none.invalid/x:1"), "waits: (ErrImagePull|ImagePullBackOff)"),
-        (pod("broken", "exit 3"), "CrashLoopBackOff; the last time it ended with status 3|main ended with status 3"),
+        # without the probe it would be ready for the moment that it runs
+        (
+            pod("broken", "exit 3") + "    readinessProbe: {exec: {command: ['false']}}\n",
+            "CrashLoopBackOff; the last time it ended with status 3|main ended with status 3",
+        ),
     ],
 )
 def test_a_pod_that_does_not_become_ready(lab, text, words):
     lab.apply(text)
+    first = words.partition(".*")[0]
+    wait_until(lambda: re.search(first, str(lab.pods())), 60, what="the Pod to come so far", every_s=0.5)
     with pytest.raises(CourseError, match=words) as failed:
-        lab.wait(f"pod/{text.partition('name: ')[2].partition(',')[0]}", 8)
-    assert failed.value.what.startswith("Waited 8 s for pod/") and "`lab.events(" in failed.value.fix
+        lab.wait(f"pod/{text.partition('name: ')[2].partition(',')[0]}", 3)
+    assert failed.value.what.startswith("Waited 3 s for pod/") and "`lab.events(" in failed.value.fix
 
 
 def test_a_worker_that_fits_nowhere(lab):
