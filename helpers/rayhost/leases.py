@@ -11,6 +11,8 @@ from helpers.wait import wait_until
 
 COUNTER = re.compile(r"NodeManagerService\.grpc_server\.RequestWorkerLease - (\d+) total")
 
+WRITTEN_S = 0.3
+
 
 def lease_requests(host: Host) -> int:
     """Requests for a lease that the raylet of this host has handled since it started.
@@ -26,7 +28,9 @@ def lease_requests(host: Host) -> int:
     def written() -> Path:
         files = list((host.scratch / "ray").glob("session_2*/logs/debug_state.txt"))
         newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
-        assert newest and newest.stat().st_mtime > since, f"the raylet of {host.name} has not written them yet"
+        at = newest.stat().st_mtime if newest else 0.0
+        # just begun, the file is there and the counter is not in it yet
+        assert at > since and time.time() - at > WRITTEN_S, f"the raylet of {host.name} has not written them yet"
         return newest
 
     found = COUNTER.search(wait_until(written, 30, what=f"the counters of {host.name}'s raylet").read_text())
