@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import lessons, state, versions
+from helpers.proc import Answer, ask
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -445,25 +445,8 @@ def overlay() -> Row:
     return Row(name, f"refused: {done.text or 'no reason given'}", ok=False, cost=NO_CLUSTER, fix=fix)
 
 
-@dataclass(frozen=True)
-class _Done:
-    ok: bool
-    text: str
-
-
-def _output(command: list[str]) -> _Done:
-    """What a command says within `PROBE_TIMEOUT_S`; its last line of complaint when it fails."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return _Done(False, f"no answer within {PROBE_TIMEOUT_S:g} s")
-    except OSError as error:
-        return _Done(False, error.strerror or str(error))
-    if done.returncode == 0:
-        return _Done(True, done.stdout)
-    return _Done(False, (done.stderr.strip().splitlines() or [""])[-1])
+def _output(command: list[str]) -> Answer:
+    return ask(command, PROBE_TIMEOUT_S)
 
 
 PROBES: dict[str, Callable[[], Row]] = {

@@ -365,6 +365,16 @@ class Kube:
             raise (KubeError(int(shaken[1]), "", why) if shaken else NoAnswer(why)) from None
 
 
+def if_allowed(ask: Callable[[], T]) -> T | None:
+    """What `ask` returns; None if this user may not ask that."""
+    try:
+        return ask()
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
 def patient(ask: Callable[[], T]) -> Callable[[], T]:
     """For `wait_until`: asks as `ask` does, and goes on asking while the API server does not answer."""
 

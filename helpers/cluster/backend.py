@@ -7,8 +7,6 @@ No notebook and no other room knows a backend by name. What differs between them
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any, Protocol
 
 from helpers import versions
 from helpers.errors import CourseError
+from helpers.proc import ask
 
 PLAIN = "lessons 00, 01 and 11 need no Kubernetes"
 ENGINES = ("docker", "podman")  # in the order of choice
@@ -163,17 +162,7 @@ def here() -> Here:
 
 def engine() -> str:
     """The container engine that answers on this machine: "docker", "podman", or ""."""
-    return next(filter(_answers, ENGINES), "")
-
-
-def _answers(program: str) -> bool:
-    if not shutil.which(program):
-        return False
-    try:
-        done = subprocess.run([program, "info"], capture_output=True, stdin=subprocess.DEVNULL, timeout=ASK_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return next((program for program in ENGINES if ask([program, "info"], ASK_S).ok), "")
 
 
 def _refused() -> str:

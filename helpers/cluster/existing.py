@@ -18,8 +18,9 @@ from pathlib import Path
 from helpers import versions
 from helpers.cluster import probe
 from helpers.cluster.backend import GPU_LABEL, MANAGED, OWNER_LABEL, Facts, check_ray
+from helpers.cluster.session.capacity import gpus
 from helpers.errors import CourseError
-from helpers.kube import Kube, KubeError, NoAnswer
+from helpers.kube import Kube, KubeError, NoAnswer, if_allowed
 from helpers.state import make_state_dir, write_private
 from helpers.text import columns
 
@@ -27,7 +28,6 @@ OLDEST_KUBERAY = (1, 4)  # the first that has `autoscalerOptions.version` and le
 READ_S = 10.0
 PULL_S = 900.0  # an image of a gigabyte, to a Kubernetes node that was just made
 SETTLE_S = 600.0  # with a node autoscaler, a worker Pod waits for its machine first
-GPU = "nvidia.com/gpu"
 ASKED_AT_ONCE = 8
 SAMPLE = "ray-course-sample"  # permissions are asked for a namespace of a name that nobody has given rights to
 EVERYTHING = ("get", "list", "watch", "create", "patch", "delete")
@@ -203,7 +203,7 @@ class Existing:
             ) from None
         except KubeError as error:
             raise self._unknown_user(error) from None
-        nodes = _allowed(lambda: kube.list(kube.resource("nodes"), ""))
+        nodes = if_allowed(lambda: kube.list(kube.resource("nodes"), ""))
         fake, real = _gpus(nodes or [])
         return Seen(
             kubernetes, _kuberay(kube), missing, fake, real, None if nodes is None else len(nodes),
@@ -350,21 +350,11 @@ def _may(kube: Kube, group: str, resource: str, verb: str, namespace: str) -> bo
     return answer["status"]["allowed"]
 
 
-def _allowed(ask):
-    """What `ask` returns; None if this user may not ask that."""
-    try:
-        return ask()
-    except KubeError as error:
-        if error.status != 403:
-            raise
-        return None
-
-
 def _kuberay(kube: Kube) -> str | None:
     """The operator's version, "" if it does not show, None if KubeRay's kinds are not there."""
     if kube.find("rayclusters", "ray.io/v1") is None:
         return None
-    deployments = _allowed(lambda: kube.list(kube.resource("deployments", "apps/v1"), "")) or []
+    deployments = if_allowed(lambda: kube.list(kube.resource("deployments", "apps/v1"), "")) or []
     images = [c["image"] for d in deployments for c in d["spec"]["template"]["spec"]["containers"]]
     found = (re.search(r"kuberay[^:]*operator[^:]*:v?(\d+\.\d+\.\d+)", image) for image in images)
     return next((match[1] for match in found if match), "")
@@ -374,7 +364,7 @@ def _node_autoscaler(kube: Kube) -> str:
     if kube.find("nodepools", "karpenter.sh/v1"):
         return "Karpenter"
     # where the Cluster Autoscaler writes what it does, unless it is the cloud's own and hidden
-    status = _allowed(lambda: kube.get(kube.resource("configmaps"), "cluster-autoscaler-status", "kube-system"))
+    status = if_allowed(lambda: kube.get(kube.resource("configmaps"), "cluster-autoscaler-status", "kube-system"))
     return "Cluster Autoscaler" if status else ""
 
 
@@ -382,7 +372,7 @@ def _gpus(nodes: list[dict]) -> tuple[int, int]:
     """GPUs of all Kubernetes nodes: fake ones, and others."""
     fake = real = 0
     for thing in nodes:
-        count = int(thing["status"].get("allocatable", {}).get(GPU, 0))
+        count = gpus(thing)
         if thing["metadata"].get("labels", {}).get(GPU_LABEL) == "fake":
             fake += count
         else:

@@ -16,6 +16,7 @@ from typing import Any
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
+from helpers.cluster.backend import CAPABILITIES
 from helpers.grading.check import all_suites
 from helpers.widgets.quiz import bank_dir, load_items
 
@@ -26,10 +27,6 @@ TEXT_CELLS, CODE_CELLS = (20, 28), (14, 20)
 INTRO = "00"  # the introduction shows no system at length, so it may be shorter than a lesson, not longer
 INTRO_TEXT_CELLS, INTRO_CODE_CELLS = (8, 28), (5, 20)
 
-CAPABILITIES = {
-    *("kubernetes", "autoscaler", "fake_gpu", "real_gpu", "node_autoscaler", "image_pull_delay", "node_drain"),
-    "ssh_hosts",
-}
 CONTROLS = {
     *("Button", "ToggleButton", "ToggleButtons", "Checkbox", "Valid", "Dropdown", "RadioButtons", "Select", "Combobox"),
     *("SelectMultiple", "SelectionSlider", "SelectionRangeSlider", "IntSlider", "FloatSlider", "FloatLogSlider"),

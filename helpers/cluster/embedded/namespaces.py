@@ -14,6 +14,7 @@ from pathlib import Path
 
 from helpers.cluster.embedded.runtime import linux
 from helpers.errors import CourseError
+from helpers.proc import ask
 
 CLONE_NEWUSER = 0x10000000  # linux/sched.h
 RANGE = 65536  # how many users and groups a container may use; Kubernetes wants as many for a Pod with users of its own
@@ -116,18 +117,8 @@ def try_out(timeout_s: float) -> str | None:
         None if it worked; else what the system said.
     """
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    command = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {timeout_s:g} s"
-    except OSError as error:
-        return error.strerror or str(error)
-    if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    done = ask(["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"], timeout_s)
+    return None if done.ok else done.text or "no reason given"
 
 
 def _refused(proc_sys: Path = Path("/proc/sys")) -> CourseError:

@@ -6,17 +6,16 @@ machine on which this was written has a GPU and a container engine. Its decision
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 from helpers.cluster.backend import GPU_LABEL
 from helpers.cluster.kind.engine import Engine, Info, must, run, show
+from helpers.cluster.session import capacity
 from helpers.errors import CourseError
 from helpers.kube import FIELD_MANAGER, MERGE, Kube, patient
 from helpers.wait import wait_until
 
-GPU = "nvidia.com/gpu"
 FAKE = 4
 SMI_S = 10.0
 SET_UP_S = 600.0  # packages are fetched
@@ -72,10 +71,10 @@ def mend(kube: Kube) -> str:
             "Run `course down --wipe` and then `course up`, which makes the cluster anew.",
         )
     name, status = labelled[0]["metadata"]["name"], labelled[0]["status"]
-    if all(status.get(part, {}).get(GPU) == str(FAKE) for part in ("capacity", "allocatable")):
+    if all(status.get(part, {}).get(capacity.GPU) == str(FAKE) for part in ("capacity", "allocatable")):
         return ""
     # the kubelet leaves a resource that it does not know in the capacity alone, and would copy it to the rest later
-    change = {"status": {part: {GPU: str(FAKE)} for part in ("capacity", "allocatable")}}
+    change = {"status": {part: {capacity.GPU: str(FAKE)} for part in ("capacity", "allocatable")}}
     path = f"{nodes.path('', name)}/status"
     kube.request("PATCH", path, change, content_type=MERGE, fieldManager=FIELD_MANAGER)
     return name
@@ -108,16 +107,10 @@ def bring(engine: Engine, kube: Kube, kubectl: Path, manifests: Path) -> None:
         "See that the cluster answers, and try again.", KUBECONFIG=str(kube.kubeconfig),
     )  # fmt: skip
     wait_until(
-        patient(lambda: any(map(count, _real_nodes(kube)))), SHOWN_S, what="the GPUs to show", every_s=1.0,
+        patient(lambda: any(map(capacity.gpus, _real_nodes(kube)))), SHOWN_S, what="the GPUs to show", every_s=1.0,
         fix="See `kubectl -n kube-system logs daemonset/nvidia-device-plugin`.",
     )  # fmt: skip
 
 
 def _real_nodes(kube: Kube) -> list[dict]:
     return kube.list(kube.resource("nodes", "v1"), "", f"{GPU_LABEL}=real")
-
-
-def count(node: dict) -> int:
-    """How many GPUs Pods may have of a Kubernetes node."""
-    told = str(node["status"].get("allocatable", {}).get(GPU, "0"))
-    return int(told) if re.fullmatch(r"\d+", told) else 0

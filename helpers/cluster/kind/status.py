@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.cluster.backend import GPU_LABEL
-from helpers.cluster.kind.gpus import count
+from helpers.cluster.session import capacity
 from helpers.cluster.session.tables import condition
 from helpers.cluster.session.templates import amount
 from helpers.text import columns, html_table
@@ -110,7 +110,7 @@ def row(name: str, container: str, node: dict | None) -> Row:
     if node is None:
         return Row(name, "no answer")
     labels, allocatable = node["metadata"].get("labels", {}), node["status"].get("allocatable", {})
-    gpus = count(node)
+    gpus = capacity.gpus(node)
     return Row(
         name,
         state(node),

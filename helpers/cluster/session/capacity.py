@@ -6,7 +6,7 @@ from collections import Counter
 
 from helpers.cluster.session.tables import condition
 from helpers.cluster.session.templates import amount
-from helpers.kube import Kube, KubeError
+from helpers.kube import Kube, if_allowed
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -14,13 +14,10 @@ GPU = "nvidia.com/gpu"
 
 def capacity(kube: Kube) -> str:
     """In words: how many Kubernetes nodes are ready, and what is free on them."""
-    try:
-        machines = kube.list(kube.resource("nodes"), "")
-        pods = kube.list(kube.resource("pods"), "")
-    except KubeError as error:
-        if error.status != 403:
-            raise
+    seen = if_allowed(lambda: [kube.list(kube.resource(kind), "") for kind in ("nodes", "pods")])
+    if seen is None:
         return "its Kubernetes nodes do not show to you"
+    machines, pods = seen
     usable = {thing["metadata"]["name"] for thing in machines if _takes_pods(thing)}
     return describe(
         [thing for thing in machines if thing["metadata"]["name"] in usable], pods, len(machines) - len(usable)
@@ -29,13 +26,14 @@ def capacity(kube: Kube) -> str:
 
 def gpus_of_nodes(kube: Kube) -> dict[str, int]:
     """How many GPUs each Kubernetes node has, by its name; nothing where this user may not see them."""
-    try:
-        machines = kube.list(kube.resource("nodes"), "")
-    except KubeError as error:
-        if error.status != 403:
-            raise
-        return {}
-    return {one["metadata"]["name"]: int(one["status"].get("allocatable", {}).get(GPU, 0)) for one in machines}
+    machines = if_allowed(lambda: kube.list(kube.resource("nodes"), "")) or []
+    return {one["metadata"]["name"]: gpus(one) for one in machines}
+
+
+def gpus(node: dict) -> int:
+    """How many GPUs Pods may have of a Kubernetes node."""
+    told = str(node["status"].get("allocatable", {}).get(GPU, "0"))
+    return int(told) if told.isdecimal() else 0
 
 
 def describe(machines: list[dict], pods: list[dict], others: int = 0) -> str:
