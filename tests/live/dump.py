@@ -12,16 +12,23 @@ OF_THE_SERVER = {"resourceVersion", "managedFields", "generation"}
 
 
 def settled(kube: Kube) -> dict[str, str]:
-    """The dump of a cluster in which what came before, in another namespace, has come to its end."""
+    """The dump of a cluster in which what came before, in another namespace, has come to its end.
+
+    Raises:
+        WaitTimeout: something is still going away, or changes, after 3 minutes.
+    """
     seen = [dump(kube)]
 
     def is_still() -> bool:
         seen.append(dump(kube))
+        # a namespace that is being deleted may look the same for many seconds: its controller tries again ever later
+        going = sorted(path for path, what in seen[-1].items() if json.loads(what)["metadata"].get("deletionTimestamp"))
+        assert not going, f"{going[:3]} go away"
         changed = sorted(path for path in {**seen[-2], **seen[-1]} if seen[-2].get(path) != seen[-1].get(path))
         assert not changed, f"{changed[:3]} changed"
         return True
 
-    wait_until(is_still, 120, what="the cluster to be still", every_s=3)
+    wait_until(is_still, 180, what="the cluster to be still", every_s=3)
     return seen[-1]
 
 

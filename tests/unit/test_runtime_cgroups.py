@@ -80,6 +80,21 @@ def test_controllers_are_handed_down(tree: Path) -> None:
     assert len(controls) == 4 and {path.read_text() for path in controls} == {"+memory +pids"}
 
 
+def test_a_machine_that_goes_touches_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's group that nobody has joined yet is empty: if it went, the container could not start."""
+    monkeypatch.setattr(cgroups.os, "access", lambda *_: True)  # an ordinary directory has no cgroup.procs
+    memory = f"35 31 0:32 / {tmp_path} rw,relatime - cgroup cgroup rw,memory\n"
+    going, staying, elsewhere = (Cgroups(f"course/{name}", memory) for name in ("x/a", "x/b", "y/c"))
+    for machine in (going, staying, elsewhere):
+        machine.container("new", 0)
+    going.remove()
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["course", "course/x", "course/x/b", "course/x/b/new", "course/y", "course/y/c", "course/y/c/new"]
+    staying.remove()
+    elsewhere.remove()
+    assert not any(tmp_path.iterdir())
+
+
 def group_2(tmp_path: Path) -> Group:
     files = {
         "memory.current": "1000\n",

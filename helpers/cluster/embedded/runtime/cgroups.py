@@ -6,6 +6,7 @@ below one parent, all Pods together would weigh as much as one process of the ho
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -71,9 +72,10 @@ class Cgroups:
         """Removes the machine's groups, and those above that are empty then."""
         self.clear()
         for tree in self.trees.values():
-            for directory in (tree, os.path.dirname(tree), os.path.dirname(os.path.dirname(tree))):
-                if not _remove(directory):
-                    break
+            if _remove(tree):
+                with contextlib.suppress(OSError):  # other machines' groups are in it: nothing of theirs is touched
+                    os.rmdir(os.path.dirname(tree))
+                    os.rmdir(os.path.dirname(os.path.dirname(tree)))
 
 
 class Group:
