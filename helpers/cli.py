@@ -408,9 +408,9 @@ def live(backend: Annotated[str, typer.Option(help="Another than embedded: those
 @app.command()
 def soak() -> None:
     """Run what takes hours: many Pods, hundreds of kills, and the live tests without root."""
-    os.environ["COURSE_SOAK"] = "1"  # some live tests then do more of the same
+    os.environ["COURSE_SOAK"] = "1"  # some tests then do more of the same
     with _tools_for_tests():
-        run_stages(["live", "soak"])
+        run_stages(["live", "browser", "soak"])
 
 
 @contextlib.contextmanager

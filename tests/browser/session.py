@@ -92,8 +92,16 @@ class Session:
 
     def run_all(self, last: str) -> None:
         """Run all cells by the menu, and wait for the cell with the text `last`."""
+        self._run_by_menu("Run All Cells", last)
+
+    def run_above(self, first_not: str, last: str) -> None:
+        """Run all cells above the one with the text `first_not` by the menu, and wait for the one with `last`."""
+        self.cell(first_not).locator(".cm-content").click()
+        self._run_by_menu("Run All Above Selected Cell", last)
+
+    def _run_by_menu(self, what: str, last: str) -> None:
         self.page.get_by_role("menuitem", name="Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        self.page.get_by_role("menuitem", name=what, exact=True).click()
         prompt = self.cell(last).locator(".jp-InputPrompt")
         expect(prompt).to_have_text("[*]:")
         # an error in any cell ends the waiting too: the cells after it lose their star
