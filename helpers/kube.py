@@ -238,9 +238,16 @@ class Kube:
 
     def list(self, resource: Resource, namespace: str, selector: str = "", fields: str = "") -> list[dict]:
         """All objects of a kind in a namespace (all namespaces if that is empty), by label or field selector."""
+        return self.list_at(resource, namespace, selector, fields)[0]
+
+    def list_at(
+        self, resource: Resource, namespace: str, selector: str = "", fields: str = ""
+    ) -> tuple[list[dict], str]:
+        """As `list`, and the resourceVersion of the list, from which a `watch` goes on."""
         answer = self.request("GET", resource.path(namespace), labelSelector=selector, fieldSelector=fields)
         # in a list, objects do not say what they are
-        return [item | {"kind": resource.kind, "apiVersion": resource.api_version} for item in answer["items"]]
+        of_kind = {"kind": resource.kind, "apiVersion": resource.api_version}
+        return [item | of_kind for item in answer["items"]], answer["metadata"]["resourceVersion"]
 
     def apply(
         self, resource: Resource, thing: dict, namespace: str, *, force: bool = False, dry_run: bool = False
@@ -286,7 +293,9 @@ class Kube:
     def watch(
         self, resource: Resource, namespace: str, since: str, timeout_s: int, selector: str = ""
     ) -> Iterator[dict]:
-        """What happens to objects of a kind: {"type": ADDED, MODIFIED or DELETED, "object": …}.
+        """What happens to objects of a kind: {"type": ADDED, MODIFIED, DELETED or BOOKMARK, "object": …}.
+
+        A BOOKMARK's object has only the resourceVersion up to which all has been told.
 
         Args:
             resource: the kind.
@@ -294,16 +303,23 @@ class Kube:
             since: the resourceVersion of the list from which on changes are wanted.
             timeout_s: seconds after which the API server ends it.
             selector: by label.
+
+        Raises:
+            KubeError: with status 410 if the API server does not go back that far any more.
         """
         import urllib3
 
         query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": timeout_s, "labelSelector": selector}
+        query |= {"allowWatchBookmarks": "true"}
         answer = self._send("GET", resource.path(namespace), None, "", "application/json", query, stream=True)
         try:
             begun = b""
             for part in answer.stream(2**16):
                 *lines, begun = (begun + part).split(b"\n")
-                yield from map(json.loads, filter(None, lines))
+                for told in map(json.loads, filter(None, lines)):
+                    if told["type"] == "ERROR":
+                        raise _refusal(told["object"])
+                    yield told
         except urllib3.exceptions.HTTPError as error:
             raise NoAnswer(_why(error)) from None
         finally:
@@ -438,12 +454,14 @@ def _resource(prefix: str, entry: dict) -> Resource:
 
 def _refused(status: int, data: bytes) -> KubeError:
     try:
-        told = json.loads(data)
-        return KubeError(
-            status, told.get("reason", ""), told.get("message", ""), (told.get("details") or {}).get("causes", [])
-        )
-    except (ValueError, AttributeError):
+        return _refusal(json.loads(data) | {"code": status})
+    except (ValueError, TypeError, AttributeError):
         return KubeError(status, "", data[:300].decode(errors="replace") or f"status {status}")
+
+
+def _refusal(told: dict) -> KubeError:
+    causes = (told.get("details") or {}).get("causes", [])
+    return KubeError(told["code"], told.get("reason", ""), told.get("message", ""), causes)
 
 
 def _why(error: Exception) -> str:

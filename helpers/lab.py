@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.job import Job
     from helpers.cluster.session.tables import Events, Pods
     from helpers.observe.steps import Steps
+    from helpers.observe.timeline import Timeline
     from helpers.widgets.stepper import Stepper
 
 GIB = 2**30
@@ -238,6 +239,30 @@ class Lab:
         from helpers.widgets.stepper import stepper
 
         return stepper(self.steps(target))
+
+    @contextmanager
+    def timeline(self, target: str) -> Iterator[Timeline]:
+        """Record what happens inside the `with` block: to the target, its Pods, Kubernetes nodes, and in Ray.
+
+        Args:
+            target: such as `rayjob/squares`; it need not be there yet.
+
+        Yields:
+            The record, which grows: `.plot(…)`, `.table()`, `.stages()`, `.peak(row)`, `.save(path)`.
+
+        Raises:
+            CourseError: if that names no kind of object.
+        """
+        from helpers.observe.recorder import Recorder
+        from helpers.widgets.timeline import Drawn
+
+        session = self._kubernetes
+        recorder = Recorder(session.new_kube(), session.namespace, session.ahead_s)
+        found = recorder.start(Drawn(session.label(target), recorder.now()))
+        try:
+            yield found
+        finally:
+            recorder.stop()
 
     def run_on_head(
         self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any

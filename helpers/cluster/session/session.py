@@ -64,6 +64,19 @@ class Session:
         """The lesson's own, with its namespace set."""
         return self._place.kubeconfig
 
+    def new_kube(self) -> Kube:
+        """A connection for threads of their own. It follows the cluster to another port by itself."""
+        return Kube(self._backend.kubeconfig)
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds that the API server's clock is ahead of this machine's."""
+        return self._facts.ahead_s
+
+    def label(self, what: str) -> str:
+        """The usual name of what `kind/name` names, such as `raycluster/demo`, whether it is there or not."""
+        return str(self._read(what))
+
     def introduction(self) -> str:
         """Backend, versions, what the Kubernetes nodes have left, and why it is this backend."""
         told = ", ".join(f"{name} {version or 'of a version that it does not tell'}"
