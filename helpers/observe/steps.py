@@ -51,6 +51,7 @@ _MEANINGS = {
 }
 _RANK = {reason: rank for rank, reason in enumerate(_MEANINGS)}
 _CONTAINER = re.compile(r"ontainers\{(?P<name>[^}]+)\}")  # of spec.containers{…} or spec.initContainers{…}
+_MADE_POD = re.compile(r"^Created (head|worker) Pod (?P<name>\S+)$")  # KubeRay, raycluster_controller.go
 _CELL = "text-align: left; line-height: 1.4; padding: 0.1em 1em 0.1em 0"
 WAIT = "wait-gcs-ready"  # the init container that KubeRay puts into each worker Pod
 
@@ -65,6 +66,10 @@ class Step:
         what: what was done.
         meaning: what it is for.
         source: where that was read.
+        key: what sort of step it is, such as "Scheduled".
+        about: kind and name of the object that it is about, such as "Pod/demo-head-x7k2p".
+        change: what was different in that object afterwards, a line a field; only a recorded timeline knows.
+        states: how far each Pod was afterwards, by name; only a recorded timeline knows.
     """
 
     at: datetime
@@ -72,6 +77,10 @@ class Step:
     what: str
     meaning: str
     source: str
+    key: str = ""
+    about: str = ""
+    change: tuple[str, ...] = ()
+    states: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,16 +160,20 @@ def steps_of(cluster: Object, pods: Iterable[Object], events: Iterable[Object]) 
     kind, name = cluster["kind"], cluster["metadata"]["name"]
     start = _time(cluster["metadata"]["creationTimestamp"])
     who = "operator" if cluster["metadata"].get("ownerReferences") else "you"  # a RayJob or RayService owns its cluster
-    found = [(_RANK["Stored"], Step(start, who, f"stored {kind} {name}", _MEANINGS["Stored"], "the object"))]
+    found = [_step("Stored", start, who, f"stored {kind} {name}", "the object", f"{kind}/{name}")]
     found += [step for event in events if (step := _of_event(event))]
     for pod in pods:
         found += _of_pod(pod)
     found += _of_status(cluster)
-    found.sort(key=lambda ranked: (ranked[1].at, ranked[0], ranked[1].what))
-    return Steps(f"{kind.lower()}/{name}", start, tuple(dict.fromkeys(step for _, step in found)))
+    found.sort(key=lambda step: (step.at, _RANK[step.key], step.what))
+    return Steps(f"{kind.lower()}/{name}", start, tuple(dict.fromkeys(found)))
 
 
-def _of_event(event: Object) -> tuple[int, Step] | None:
+def _step(key: str, at: datetime, who: str, what: str, source: str, about: str) -> Step:
+    return Step(at, who, what, _MEANINGS[key], source, key, about)
+
+
+def _of_event(event: Object) -> Step | None:
     about, reason, is_init = event["involvedObject"], event.get("reason", ""), False
     what = _plain(event.get("message", ""), event["metadata"].get("namespace", ""))
     if about["kind"] == "Pod":
@@ -172,7 +185,13 @@ def _of_event(event: Object) -> tuple[int, Step] | None:
     if key not in _MEANINGS:
         return None
     moment = event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return _RANK[key], Step(_time(moment), _who(event), what, _MEANINGS[key], f"event {reason}")
+    return _step(key, _time(moment), _who(event), what, f"event {reason}", _object_of(event, what))
+
+
+def _object_of(event: Object, what: str) -> str:
+    """What an event is about; where it is about the creator of a Pod, that Pod."""
+    made = _MADE_POD.search(what)
+    return f"Pod/{made['name']}" if made else f"{event['involvedObject']['kind']}/{event['involvedObject']['name']}"
 
 
 def _who(event: Object) -> str:
@@ -192,7 +211,7 @@ def _plain(message: str, namespace: str) -> str:
     return " ".join(text.split())
 
 
-def _of_pod(pod: Object) -> list[tuple[int, Step]]:
+def _of_pod(pod: Object) -> list[Step]:
     """What an object keeps and no event says: when the wait for the GCS ended, and when the Pod was Ready."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     who = f"kubelet of {pod['spec'].get('nodeName', '?')}"
@@ -200,26 +219,25 @@ def _of_pod(pod: Object) -> list[tuple[int, Step]]:
     for container in status.get("initContainerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated")
         if container["name"] == WAIT and ended and ended.get("exitCode") == 0:
-            what = f"{name}: {WAIT} ended"
-            step = Step(_time(ended["finishedAt"]), who, what, _MEANINGS["Ended init"], "the Pod's status")
-            found.append((_RANK["Ended init"], step))
+            at, what = _time(ended["finishedAt"]), f"{name}: {WAIT} ended"
+            found.append(_step("Ended init", at, who, what, "the Pod's status", f"Pod/{name}"))
     for condition in status.get("conditions") or ():
         if condition["type"] == "Ready" and condition["status"] == "True":
-            step = Step(_time(condition["lastTransitionTime"]), who, f"{name}: Ready", _MEANINGS["Ready"], "the Pod")
-            found.append((_RANK["Ready"], step))
+            at = _time(condition["lastTransitionTime"])
+            found.append(_step("Ready", at, who, f"{name}: Ready", "the Pod", f"Pod/{name}"))
     return found
 
 
-def _of_status(cluster: Object) -> list[tuple[int, Step]]:
+def _of_status(cluster: Object) -> list[Step]:
     status, found = cluster.get("status") or {}, []
+    about = f"{cluster['kind']}/{cluster['metadata']['name']}"
     for condition in status.get("conditions") or ():
         if condition["type"] == "RayClusterProvisioned" and condition["status"] == "True":
             at, what = _time(condition["lastTransitionTime"]), "wrote the condition RayClusterProvisioned"
-            found.append((_RANK["Provisioned"], Step(at, "operator", what, _MEANINGS["Provisioned"], "its status")))
+            found.append(_step("Provisioned", at, "operator", what, "its status", about))
     ready = (status.get("stateTransitionTimes") or {}).get("ready")
     if ready:
-        step = Step(_time(ready), "operator", "wrote `state: ready`", _MEANINGS["State"], "its status")
-        found.append((_RANK["State"], step))
+        found.append(_step("State", _time(ready), "operator", "wrote `state: ready`", "its status", about))
     return found
 
 

@@ -7,19 +7,19 @@ A record is what was seen at one moment: an object as it was then, a Kubernetes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.observe.steps import WAIT, Step, Steps, steps_of
 from helpers.text import columns
 
 HERE, HEAD = "this machine, set to the API server", "the head"
 THERE, ADDED, CHANGED, DELETED, SAID, STATE = "there", "added", "changed", "deleted", "said", "state"
 CLUSTER_LABEL, GROUP_LABEL, TYPE_LABEL = "ray.io/cluster", "ray.io/group", "ray.io/node-type"  # KubeRay, constant.go
-AUTOSCALER = "kuberay-autoscaler"  # the field manager of Ray's autoscaler: what its HTTP client calls itself
 VERSION = 1  # of the file that `save` writes
 SAME_S = 2.0  # the API server keeps whole seconds: what was seen this soon after is the finer time of the same
 
@@ -170,6 +170,14 @@ class Timeline:
             CourseError: there is no such Pod, or none has come since the timeline began.
         """
         return stages(self, pod)
+
+    def steps(self) -> Steps:
+        """The steps of the target's newest RayCluster, each with what it changed and how far each Pod was then.
+
+        Raises:
+            CourseError: there is no RayCluster of it in the record.
+        """
+        return steps(self)
 
     def rows(self) -> dict[str, dict[str, Series]]:
         """All rows that can be drawn: row → series → its values over time."""
@@ -366,8 +374,7 @@ def _pulling(timeline: Timeline, pod: str, begin: float, end: float) -> float:
 
 
 def _is_about(record: Record, pod: str) -> bool:
-    about = record.data.get("involvedObject") or {}
-    return record.kind == "Event" and (about.get("kind"), about.get("name")) == ("Pod", pod)
+    return record.kind == "Event" and _about(record.data) == ("Pod", pod)
 
 
 def _asked(timeline: Timeline, pod: Mapping[str, Any], created: float) -> float | None:
@@ -401,6 +408,117 @@ def _ray_container(pod: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping
     name = pod["spec"]["containers"][0]["name"]
     found = [one for one in status.get("containerStatuses") or () if one["name"] == name]
     return (found[0].get("state") or {}) if found else {}
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+# how far a Pod is, in order; "ending" may come after each of them
+POD_STATES = ("pending", "scheduled", "init", "running", "Ready")
+
+
+def steps(timeline: Timeline) -> Steps:
+    """As `Timeline.steps`."""
+    last = {(record.kind, record.name): record.data for record in timeline.records}
+    found = [name for name in timeline.clusters() if ("RayCluster", name) in last]
+    if not found:
+        raise CourseError(
+            f"The timeline has no RayCluster of {timeline.target}.", "Record one while it is made, or while it works."
+        )
+    cluster = last["RayCluster", found[-1]]
+    pods = [one for (kind, _), one in last.items() if kind == "Pod" and _label(one, CLUSTER_LABEL) == found[-1]]
+    names = {("RayCluster", found[-1]), *(("Pod", pod["metadata"]["name"]) for pod in pods)}
+    events = [one for (kind, _), one in last.items() if kind == "Event" and _about(one) in names]
+    read = steps_of(cluster, pods, events)
+    states = _pod_states(timeline, found[-1])
+    return replace(read, steps=tuple(_recorded(timeline, step, states) for step in read))
+
+
+def _recorded(timeline: Timeline, step: Step, states: Sequence[tuple[float, Mapping[str, str]]]) -> Step:
+    """A step with what it changed, and how far each Pod was afterwards."""
+    shown = next(((record, before) for record, before in _history(timeline, step.about)
+                  if record.change != THERE and _shows(step, before, record)), None)  # fmt: skip
+    if shown is None:
+        at = step.at.timestamp() + 1  # it has whole seconds
+        change: tuple[str, ...] = ()
+    else:
+        record, before = shown
+        at = record.seen
+        change = ("it is new",) if before is None else tuple(difference(before, record.data))
+    there = next((one for seen, one in reversed(states) if seen <= at), {})
+    return replace(step, change=change, states=tuple(there.items()))
+
+
+def _history(timeline: Timeline, about: str) -> Iterator[tuple[Record, Mapping[str, Any] | None]]:
+    """The records of an object, each with what it was before."""
+    before = None
+    for record in timeline.records:
+        if f"{record.kind}/{record.name}" == about:
+            yield record, before
+            before = record.data
+
+
+def _shows(step: Step, before: Mapping[str, Any] | None, record: Record) -> bool:
+    """Whether this is the record in which a step shows for the first time."""
+    mark = _MARKS.get(step.key)
+    return mark is not None and mark(step, record.data) and not (before and mark(step, before))
+
+
+def _in_state(thing: Mapping[str, Any], container: str, state: str) -> bool:
+    status = thing.get("status") or {}
+    told = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return any(one["name"] == container and state in (one.get("state") or {}) for one in told)
+
+
+def _has_condition(thing: Mapping[str, Any], kind: str, at: datetime) -> bool:
+    written = [one for one in (thing.get("status") or {}).get("conditions") or () if one["type"] == kind]
+    return any(one["status"] == "True" and seconds(one["lastTransitionTime"]) == at.timestamp() for one in written)
+
+
+# by the key of a step: what an object has from that step on
+_MARKS: dict[str, Callable[[Step, Mapping[str, Any]], bool]] = {
+    "Stored": lambda step, thing: True,
+    "CreatedHeadPod": lambda step, thing: True,
+    "CreatedWorkerPod": lambda step, thing: True,
+    "Scheduled": lambda step, thing: bool(thing["spec"].get("nodeName")),
+    "Started init": lambda step, thing: _in_state(thing, WAIT, "running"),
+    "Ended init": lambda step, thing: _in_state(thing, WAIT, "terminated"),
+    "Started": lambda step, thing: _in_state(thing, step.what.rpartition("started ")[2], "running"),
+    "Ready": lambda step, thing: _has_condition(thing, "Ready", step.at),
+    "Killing": lambda step, thing: "deletionTimestamp" in thing["metadata"],
+    "Provisioned": lambda step, thing: _has_condition(thing, "RayClusterProvisioned", step.at),
+    "State": lambda step, thing: (thing.get("status") or {}).get("state") == "ready",
+}
+
+
+def _pod_states(timeline: Timeline, cluster: str) -> list[tuple[float, dict[str, str]]]:
+    """(when it was seen, how far each Pod of a RayCluster was then), in order."""
+    now: dict[str, str] = {}
+    found = []
+    for record in timeline.records:
+        if record.kind == "Pod" and _label(record.data, CLUSTER_LABEL) == cluster:
+            now.pop(record.name, None)
+            if record.change != DELETED:
+                now[record.name] = pod_state(record.data)
+            found.append((record.seen, dict(now)))
+    return found
+
+
+def pod_state(pod: Mapping[str, Any]) -> str:
+    """How far a Pod is: one of `POD_STATES`, or "ending" or "ended"."""
+    status = pod.get("status") or {}
+    if "deletionTimestamp" in pod["metadata"]:
+        return "ending"
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return "ended"
+    is_so = conditions(pod)
+    if is_so.get("Ready") == "True":
+        return "Ready"
+    if "running" in _ray_container(pod, status):
+        return "running"
+    begun = [(one.get("state") or {}).keys() - {"waiting"} for one in status.get("initContainerStatuses") or ()]
+    if any(begun):
+        return "init"
+    return "scheduled" if is_so.get("PodScheduled") == "True" else "pending"
 
 
 # ---- series ----------------------------------------------------------------------------------------------------------
@@ -604,6 +722,11 @@ def _is_worker(record: Record, clusters: set[str]) -> bool:
 
 def _label(thing: Mapping[str, Any], name: str) -> str:
     return ((thing.get("metadata") or {}).get("labels") or {}).get(name, "")
+
+
+def _about(event: Mapping[str, Any]) -> tuple[str, str]:
+    about = event.get("involvedObject") or {}
+    return about.get("kind", ""), about.get("name", "")
 
 
 def _owners(thing: Mapping[str, Any]) -> list[tuple[str, str]]:

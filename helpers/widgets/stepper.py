@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from helpers.observe.steps import Step, Steps, as_table
+from helpers.observe.timeline import POD_STATES
 from helpers.widgets import as_bundle, live_region
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
+
+MOST_LINES = 8  # of what a step changed
 
 
 @dataclass
@@ -41,11 +45,20 @@ class Stepper:
         place = f"Step {self.position + 1} of {len(self.steps)}, {self.steps.seconds(step)} s after the first"
         return f"{place} · {step.who}: {step.what}\n{step.meaning} (Read from: {step.source}.)"
 
+    @property
+    def shows(self) -> str:
+        """How far each Pod was after this step, and what was different in the object; empty without a record of it."""
+        lines = [f"{pod}: {_way(state)}" for pod, state in self.step.states]
+        lines += [f"{self.step.about} · {line}" for line in self.step.change[:MOST_LINES]]
+        left = len(self.step.change) - MOST_LINES
+        return "\n".join([*lines, *([f"and {left} more fields"] if left > 0 else [])])
+
     def __str__(self) -> str:
         """Every step with its meaning: all that the widget shows, at once."""
         lines = []
         for (when, who, what), step in zip(self.steps.rows(), self.steps, strict=True):
             lines += [f"{when:>7}  {who}: {what}", f"{'':>9}{step.meaning}"]
+            lines += [f"{'':>9}{step.about} · {line}" for line in step.change[:MOST_LINES]]
         return "\n".join([f"Steps of {self.steps.target}", *lines])
 
     __repr__ = __str__
@@ -61,11 +74,12 @@ class Stepper:
         # counted from 1, as people do; the arrow keys move it
         layout = ipywidgets.Layout(width="22em")
         slider = ipywidgets.IntSlider(1, min=1, max=last + 1, description="Step", layout=layout)
-        said, table = ipywidgets.HTML(), ipywidgets.HTML()
+        said, shown, table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
 
         def show(change: Any = None) -> None:
             self.go(slider.value - 1)
             said.value = live_region(self.says)
+            shown.value = f'<pre style="white-space: pre-wrap; line-height: 1.4">{html.escape(self.shows)}</pre>'
             table.value = as_table(self.steps.target, self.steps.rows()[: self.position + 1], self.position)
 
         def move(by: int) -> None:
@@ -77,11 +91,17 @@ class Stepper:
         slider.observe(show, "value")
         slider.value = self.position + 1
         show()
-        return ipywidgets.VBox([ipywidgets.HBox([back, onward, slider]), said, table])
+        return ipywidgets.VBox([ipywidgets.HBox([back, onward, slider]), said, shown, table])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         # one step is no walk, and a slider has no range then
         return as_bundle(self.widget, str(self)) if len(self.steps) > 1 else {"text/plain": str(self)}
+
+
+def _way(state: str) -> str:
+    """All states of a Pod, with the one that it is in marked."""
+    way = POD_STATES if state in POD_STATES else (*POD_STATES, state)
+    return " → ".join(f"▶ {one} ◀" if one == state else one for one in way)
 
 
 def stepper(steps: Steps) -> Stepper:

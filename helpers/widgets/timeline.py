@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from helpers.observe.timeline import Series, Timeline
 from helpers.text import html_table
 from helpers.widgets import theme
+from helpers.widgets.stepper import Stepper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +43,14 @@ class Drawn(Timeline):
             for chart, (name, series) in zip(charts, drawn.items(), strict=True):
                 _draw(chart, name, series, end)
             charts[-1].set_xlabel("seconds")
+
+    def stepper(self) -> Stepper:
+        """The steps of its newest RayCluster, to walk through: each with what it changed, and how far each Pod was.
+
+        Raises:
+            CourseError: there is no RayCluster of it in the record.
+        """
+        return Stepper(self.steps())
 
     def _told(self, row: str) -> str:
         peak = self.peak(row)

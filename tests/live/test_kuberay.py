@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from helpers.kube import Kube
+from helpers.observe.recorder import Recorder
+from helpers.observe.timeline import Timeline, seconds
 from helpers.wait import wait_until
 from tests.live.contract import Cluster, Place, place
 
@@ -96,17 +99,51 @@ def in_head(here: Place, cluster: str, code: str) -> str:
 
 
 def test_gpu_workers_come_with_demand_and_go_without(here):
+    """And the timeline has all of it: no gap, what Ray said, and the same moments as the objects have."""
+    recorder = Recorder(Kube(here.cluster.kubeconfig), here.namespace)
     apply(here, manifest("autoscaling"))
     here.see("raycluster/elastic", READY, RAY_S)
     assert pods(here, "elastic", "gpu") == []
+    seen = recorder.start(Timeline("raycluster/elastic", recorder.now()))
     said = in_head(here, "elastic", FOUR_GPUS)
     ran_on = json.loads(said.rpartition("ran on ")[2].splitlines()[0])  # the autoscaler's own lines may follow
     # each task had a Pod of its own, and each Pod has one GPU
     assert len({pod for pod, _ in ran_on}) == 4
     assert all(devices.isdigit() for _, devices in ran_on), ran_on
+    come = pods(here, "elastic", "gpu")
     here.see("raycluster/elastic", {"spec": {"workerGroupSpecs": [{"groupName": "gpu", "replicas": 0}]}}, RAY_S)
     here.wait("the GPU workers to go", lambda: not here.cluster.get(
         here.url("pod"), labelSelector="ray.io/group=gpu")["items"], RAY_S)  # fmt: skip
+    recorder.stop()
+    print(seen, seen.table(), *(seen.stages(name) for name in seen.pods()), sep="\n")
+    assert not seen.gaps
+    assert seen.peak("pods").value >= 4 and seen.peak("Ray nodes").value >= 4
+    assert seen.peak("demand").value > 0 and seen.row("demand")["GPU"][-1][1] == 0
+    for pod in come:
+        check_stages(seen, pod)
+
+
+def check_stages(seen: Timeline, pod: dict) -> None:
+    """The moments between the stages are those that the Pod itself has, to the second."""
+    found = seen.stages(pod["metadata"]["name"])
+    names = [part.name for part in found]
+    assert [name for name in names if name not in ("provision", "pull")] == [
+        "decide", "create", "schedule", "start", "join", "load",
+    ], found  # fmt: skip
+    at, reached = seen.start, {}
+    for part in found:
+        at += part.seconds
+        reached[part.name] = at
+    [ray] = [one for one in pod["status"]["containerStatuses"] if one["name"] == pod["spec"]["containers"][0]["name"]]
+    [scheduled] = [one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
+    written = {
+        "create": pod["metadata"]["creationTimestamp"],
+        "schedule": scheduled["lastTransitionTime"],
+        "start": ray["state"]["running"]["startedAt"],
+    }
+    for name, text in written.items():
+        # the API server cuts the second off
+        assert -0.1 <= reached[name] - seconds(text) <= 2.0, (name, text, found)
 
 
 def test_a_rayjob_runs_to_its_end(here):

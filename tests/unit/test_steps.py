@@ -186,7 +186,7 @@ def walk(steps) -> Stepper:
 
 
 def parts(walk):
-    bar, said, table = walk.widget.children
+    bar, said, _, table = walk.widget.children
     return *bar.children, said, table
 
 

@@ -394,3 +394,74 @@ def test_what_changes_always_is_no_news() -> None:
         "status": {"conditions": [heartbeat | {"lastHeartbeatTime": written(9)}]},
     }
     assert recorder._plain(recorder._reduced(node)) == recorder._plain(recorder._reduced(later))
+
+
+# ---- its steps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start() -> Drawn:
+    """The start of a worker: stored, made, scheduled, its init container, Ray, Ready."""
+    told = Story()
+    meta = {"name": "demo", "creationTimestamp": written(0)}
+    told.note(0.1, "RayCluster", "demo", {"kind": "RayCluster", "metadata": meta, "spec": {}}, "added")
+    labels = {"ray.io/cluster": "demo", "ray.io/node-type": "worker"}
+    made = {"event": "CreatedWorkerPod", "message": "Created worker Pod lesson/w"}
+    about = {"kind": "RayCluster", "name": "demo"}
+    event = {"metadata": {"namespace": "lesson", "creationTimestamp": written(1)}, "involvedObject": about,
+             "reason": made["event"], "message": made["message"], "firstTimestamp": written(1),
+             "lastTimestamp": written(1), "source": {"component": "raycluster-controller"}}  # fmt: skip
+    told.note(1.2, "Event", "made", event, "said", "event")
+    pod: dict = {
+        "kind": "Pod",
+        "metadata": {"name": "w", "creationTimestamp": written(1), "labels": labels},
+        "spec": {"containers": [{"name": "ray-worker"}]},
+        "status": {"phase": "Pending"},
+    }
+    told.note(1.1, "Pod", "w", dict(pod), "added")
+    pod |= {"spec": pod["spec"] | {"nodeName": "m"}}
+    pod |= {"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": written(2)}]}}
+    told.note(2.1, "Pod", "w", dict(pod))
+    init = [{"name": "wait-gcs-ready", "state": {"running": {}}}]
+    told.note(3.1, "Pod", "w", pod | {"status": pod["status"] | {"initContainerStatuses": init}})
+    init = [{"name": "wait-gcs-ready", "state": {"terminated": {"exitCode": 0, "finishedAt": written(8)}}}]
+    status = pod["status"] | {"initContainerStatuses": init}
+    told.note(8.1, "Pod", "w", pod | {"status": status})
+    status |= {"containerStatuses": [{"name": "ray-worker", "state": {"running": {"startedAt": written(9)}}}]}
+    told.note(9.1, "Pod", "w", pod | {"status": status})
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": written(20)}
+    told.note(20.1, "Pod", "w", pod | {"status": status | {"conditions": [*status["conditions"], ready]}})
+    return told.timeline
+
+
+def test_each_step_has_what_it_changed_and_how_far_each_pod_was(start: Drawn) -> None:
+    found = {step.key: step for step in start.steps()}
+    assert list(found) == ["Stored", "CreatedWorkerPod", "Ended init", "Ready"]
+    assert found["Stored"].change == ("it is new",) and found["Stored"].states == ()
+    assert (found["CreatedWorkerPod"].change, found["CreatedWorkerPod"].states) == (("it is new",), (("w", "pending"),))
+    ended = found["Ended init"]
+    assert "status.initContainerStatuses[wait-gcs-ready].state.terminated.exitCode: nothing → 0" in ended.change
+    assert found["Ready"].states == (("w", "Ready"),)
+    assert "status.conditions[Ready].status: nothing → True" in found["Ready"].change
+
+
+def test_the_stepper_shows_the_states_and_the_change(start: Drawn) -> None:
+    walk = start.stepper().go(3)
+    assert walk.shows.startswith(
+        "w: pending → scheduled → init → running → ▶ Ready ◀\nPod/w · status.conditions[Ready]"
+    )
+    assert walk.shows.splitlines()[0] in walk.widget.children[2].value
+    assert "Pod/w · status.conditions[Ready].status: nothing → True" in str(walk)
+
+
+def test_how_far_a_pod_is(start: Drawn) -> None:
+    seen = [timeline.pod_state(record.data) for record in start.records if record.kind == "Pod"]
+    assert seen == ["pending", "scheduled", "init", "init", "running", "Ready"]
+    last = start.records[-1].data
+    assert timeline.pod_state(last | {"metadata": last["metadata"] | {"deletionTimestamp": written(30)}}) == "ending"
+    assert timeline.pod_state(last | {"status": {"phase": "Failed"}}) == "ended"
+
+
+def test_steps_of_what_is_not_in_the_record() -> None:
+    with pytest.raises(CourseError, match="no RayCluster of raycluster/demo"):
+        Story().timeline.steps()
