@@ -36,9 +36,8 @@ class Drawn(Timeline):
             return
         end = self.until() - self.start
         alt = f"Step charts over {end:.0f} seconds, {self.target}. {'; '.join(map(self._told, drawn))}."
-        with theme.figure(
-            alt, (["Second", "Row", "Series", "Value"], _changes(drawn)), (7, 0.6 + 1.5 * len(drawn))
-        ) as fig:
+        table, height = (["Second", "Row", "Series", "Value"], _changes(drawn)), 0.6 + 1.5 * len(drawn)
+        with theme.figure(alt=alt, table=table, size=(7, height)) as fig:
             charts = fig.subplots(len(drawn), sharex=True, squeeze=False)[:, 0]
             for chart, (name, series) in zip(charts, drawn.items(), strict=True):
                 _draw(chart, name, series, end)

@@ -427,7 +427,7 @@ def start() -> Drawn:
     init = [{"name": "wait-gcs-ready", "state": {"terminated": {"exitCode": 0, "finishedAt": written(8)}}}]
     status = pod["status"] | {"initContainerStatuses": init}
     told.note(8.1, "Pod", "w", pod | {"status": status})
-    status |= {"containerStatuses": [{"name": "ray-worker", "state": {"running": {"startedAt": written(9)}}}]}
+    status = status | {"containerStatuses": [{"name": "ray-worker", "state": {"running": {"startedAt": written(9)}}}]}
     told.note(9.1, "Pod", "w", pod | {"status": status})
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": written(20)}
     told.note(20.1, "Pod", "w", pod | {"status": status | {"conditions": [*status["conditions"], ready]}})
