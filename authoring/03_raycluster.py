@@ -69,16 +69,17 @@ predict(
 )
 
 # %%
-# !kubectl apply -f manifests/03-raycluster/demo.yaml
-lab.wait("raycluster/demo")
-steps = lab.steps("raycluster/demo")
+with lab.timeline("raycluster/demo") as start:
+    # !kubectl apply -f manifests/03-raycluster/demo.yaml
+    lab.wait("raycluster/demo")
+steps = start.steps()
 worker_made = next(step for step in steps if step.what.startswith("Created worker Pod"))
 head_ready = next(step for step in steps if step.what.startswith("demo-head") and step.what.endswith(": Ready"))
 assert worker_made.at < head_ready.at
-display(lab.stepper("raycluster/demo"), predict("03.p1").reveal("with the head Pod"))
+display(start.stepper(), predict("03.p1").reveal("with the head Pod"))
 
 # %% [markdown]
-# Walk through it with *Next*, or with the arrow keys on the slider; it is made from the objects and their events.
+# Walk through it with *Next*, or with the arrow keys on the slider: it is what the API server told meanwhile.
 # **Nobody orchestrates the start.** The operator creates everything in one pass. The order comes from an init container
 # in each worker Pod, `wait-gcs-ready`: it asks the head's GCS for its health every 5 seconds, and only then `ray start`
 # runs. Each Pod then waits at least 10 seconds for its first readiness probe.
@@ -175,14 +176,14 @@ predict(
 )
 
 # %%
-before = lab.steps("raycluster/demo")
 worker = next(pod.name for pod in lab.pods("raycluster/demo") if pod.group == "cpu-group")
-# !kubectl delete pod {worker}
-# !kubectl get raycluster demo
-state, pods = lab.get("raycluster/demo")["status"]["state"], lab.pods("raycluster/demo")
+with lab.timeline("raycluster/demo") as loss:
+    # !kubectl delete pod {worker}
+    # !kubectl get raycluster demo
+    state, pods = lab.get("raycluster/demo")["status"]["state"], lab.pods("raycluster/demo")
+    lab.wait("raycluster/demo")
 assert state == "ready" and not any(pod.is_ready for pod in pods if pod.group == "cpu-group")
-lab.wait("raycluster/demo")
-display(lab.steps("raycluster/demo").since(before), predict("03.p2").reveal(state))
+display(loss.steps(), predict("03.p2").reveal(state))
 
 # %% [markdown]
 # **`ready` means: it was ready once.** The operator writes it when head and workers are ready for the first time, and
@@ -200,14 +201,15 @@ predict(
 )
 
 # %%
-before, old = lab.steps("raycluster/demo"), {pod.name for pod in lab.pods("raycluster/demo")}
-# !kubectl delete pod {head}
-lab.wait("raycluster/demo")
+old = {pod.name for pod in lab.pods("raycluster/demo")}
+with lab.timeline("raycluster/demo") as loss:
+    # !kubectl delete pod {head}
+    lab.wait("raycluster/demo")
 assert not old & {pod.name for pod in lab.pods("raycluster/demo")}
 jobs = getoutput(f"ray job list --address={dashboard.url}").rpartition(" -- ")[2]
 print("The jobs that the new head knows:", jobs)
 assert jobs == "[]"
-display(lab.steps("raycluster/demo").since(before), predict("03.p3").reveal("it ends, and a new one is made"))
+display(loss.steps(), predict("03.p3").reveal("it ends, and a new one is made"))
 
 # %% [markdown]
 # All Pods are new, the address is the old one, and **the job of section 4 is forgotten**: the records were in the GCS.

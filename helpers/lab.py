@@ -28,9 +28,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.forward import Forward
     from helpers.cluster.session.job import Job
     from helpers.cluster.session.tables import Events, Pods
-    from helpers.observe.steps import Steps
-    from helpers.observe.timeline import Timeline
-    from helpers.widgets.stepper import Stepper
+    from helpers.widgets.timeline import Drawn
 
 GIB = 2**30
 _running: dict[str, Lab] = {}  # the labs of this kernel, by lesson
@@ -220,35 +218,16 @@ class Lab:
         """The Kubernetes events of an object and of what it owns, or all of the lesson's: a table, and rows."""
         return self._kubernetes.events(target)
 
-    def steps(self, target: str) -> Steps:
-        """What was done for a RayCluster, by whom, in order: from its objects and their Kubernetes events.
-
-        Args:
-            target: such as `raycluster/demo`.
-
-        Raises:
-            CourseError: if there is none.
-        """
-        from helpers.observe.steps import steps_of
-
-        cluster, pods, events = self._kubernetes.history(target)
-        return steps_of(cluster, pods, events)
-
-    def stepper(self, target: str) -> Stepper:
-        """The steps of a RayCluster, to walk through one by one; printed, it is all of them with what each is for."""
-        from helpers.widgets.stepper import stepper
-
-        return stepper(self.steps(target))
-
     @contextmanager
-    def timeline(self, target: str) -> Iterator[Timeline]:
+    def timeline(self, target: str) -> Iterator[Drawn]:
         """Record what happens inside the `with` block: to the target, its Pods, Kubernetes nodes, and in Ray.
 
         Args:
             target: such as `rayjob/squares`; it need not be there yet.
 
         Yields:
-            The record, which grows: `.plot(…)`, `.table()`, `.stages()`, `.peak(row)`, `.save(path)`.
+            The record, which grows: `.steps()`, `.stepper()`, `.stages()`, `.plot(…)`, `.peak(row)`, `.table()`,
+            `.save(path)`.
 
         Raises:
             CourseError: if that names no kind of object.

@@ -106,10 +106,9 @@ class Steps:
         """Seconds from the start to a step."""
         return round((step.at - self.start).total_seconds())
 
-    def since(self, earlier: Steps) -> Steps:
-        """Those that are not among the earlier ones, with a clock that begins with the first of them."""
-        known = set(earlier)
-        new = tuple(step for step in self.steps if step not in known)
+    def since(self, moment: datetime) -> Steps:
+        """Those from the second of a moment on, with a clock that begins with the first of them."""
+        new = tuple(step for step in self.steps if step.at >= moment.replace(microsecond=0))
         return Steps(self.target, new[0].at if new else self.start, new)
 
     def rows(self) -> list[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,8 @@ class Timeline:
         return stages(self, pod)
 
     def steps(self) -> Steps:
-        """The steps of the target's newest RayCluster, each with what it changed and how far each Pod was then.
+        """What was done since the start, step by step, for the target's newest RayCluster: by whom, what it changed in
+        its object, and how far each Pod was then.
 
         Raises:
             CourseError: there is no RayCluster of it in the record.
@@ -428,7 +429,7 @@ def steps(timeline: Timeline) -> Steps:
     pods = [one for (kind, _), one in last.items() if kind == "Pod" and _label(one, CLUSTER_LABEL) == found[-1]]
     names = {("RayCluster", found[-1]), *(("Pod", pod["metadata"]["name"]) for pod in pods)}
     events = [one for (kind, _), one in last.items() if kind == "Event" and _about(one) in names]
-    read = steps_of(cluster, pods, events)
+    read = steps_of(cluster, pods, events).since(datetime.fromtimestamp(timeline.start, UTC))
     states = _pod_states(timeline, found[-1])
     return replace(read, steps=tuple(_recorded(timeline, step, states) for step in read))
 

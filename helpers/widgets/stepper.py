@@ -102,8 +102,3 @@ def _way(state: str) -> str:
     """All states of a Pod, with the one that it is in marked."""
     way = POD_STATES if state in POD_STATES else (*POD_STATES, state)
     return " → ".join(f"▶ {one} ◀" if one == state else one for one in way)
-
-
-def stepper(steps: Steps) -> Stepper:
-    """A widget that walks through steps, from the first."""
-    return Stepper(steps)

@@ -58,12 +58,12 @@ def test_the_cells_run(lesson: Session) -> None:
 
 
 def test_the_reveal_names_the_prediction(lesson: Session) -> None:
-    revealed = lesson.output('lab.stepper("raycluster/demo")').get_by_role("status").last
+    revealed = lesson.output("start.stepper()").get_by_role("status").last
     expect(revealed).to_have_text("✘ you predicted: when the head is ready. It was: with the head Pod")
 
 
 def test_the_steps_by_keyboard_and_by_mouse(lesson: Session) -> None:
-    walk = lesson.output('lab.stepper("raycluster/demo")')
+    walk = lesson.output("start.stepper()")
     said = walk.get_by_role("status").first
     expect(said).to_contain_text("Step 1 of ")
     walk.get_by_role("button", name="Next").click()

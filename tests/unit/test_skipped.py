@@ -41,8 +41,11 @@ job = lab.submit("demo", "python jobs/where.py")
 print(job.wait(), job.status, job.logs())
 with lab.forward("svc/demo-head-svc", 8265) as dashboard:
     print(dashboard.url, dashboard.port)
-lab.steps("raycluster/demo")
-lab.stepper("raycluster/demo")
+with lab.timeline("raycluster/demo") as seen:
+    lab.wait("raycluster/demo")
+print(seen.stages(), seen.peak("pods"))
+seen.plot("pods")
+seen.steps(), seen.stepper()
 lab.delete("raycluster/demo")
 lab.machine()
 lab.clean_up()

@@ -128,11 +128,6 @@ class Session:
         """An object and all that it owns, directly or not, as the API server has them."""
         return target.family(self.kube, self.namespace, self._get(self._read(what)))
 
-    def history(self, what: str) -> tuple[dict, list[dict], list[dict]]:
-        """What the steps of an object are read from: it, the Pods it owns, and the events, all raw."""
-        own, *others = self.family(what)
-        return own, [one for one in others if one["kind"] == "Pod"], self.raw_events(what)
-
     def _read(self, what: str) -> Target:
         return target.read(self.kube, what)
 
