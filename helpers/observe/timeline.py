@@ -190,9 +190,7 @@ class Timeline:
         Raises:
             CourseError: there is no such row.
         """
-        totals = total(list(self.row(row).values()))
-        at_s, value = max(totals, key=lambda point: (point[1], -point[0]), default=(0.0, 0.0))
-        return Peak(row, value, at_s)
+        return peak(row, self.row(row))
 
     def row(self, name: str) -> dict[str, Series]:
         """One row: series → its values over time.
@@ -568,6 +566,12 @@ def _append(series: Series, at_s: float, value: float) -> None:
         series.pop()
     if not series or series[-1][1] != value:
         series.append((at_s, value))
+
+
+def peak(row: str, series: Mapping[str, Series]) -> Peak:
+    """The highest total of a row's series, and when it was reached first."""
+    at_s, value = max(total(series.values()), key=lambda point: (point[1], -point[0]), default=(0.0, 0.0))
+    return Peak(row, value, at_s)
 
 
 def total(series: Iterable[Series]) -> Series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from helpers.observe.timeline import Series, Timeline
+from helpers.observe.timeline import Series, Timeline, peak
 from helpers.text import html_table
 from helpers.widgets import theme
 from helpers.widgets.stepper import Stepper
@@ -35,7 +35,7 @@ class Drawn(Timeline):
         if not drawn:
             return
         end = self.until() - self.start
-        alt = f"Step charts over {end:.0f} seconds, {self.target}. {'; '.join(map(self._told, drawn))}."
+        alt = f"Step charts over {end:.0f} seconds, {self.target}. {'; '.join(_told(*item) for item in drawn.items())}."
         table, height = (["Second", "Row", "Series", "Value"], _changes(drawn)), 0.6 + 1.5 * len(drawn)
         with theme.figure(alt=alt, table=table, size=(7, height)) as fig:
             charts = fig.subplots(len(drawn), sharex=True, squeeze=False)[:, 0]
@@ -51,12 +51,13 @@ class Drawn(Timeline):
         """
         return Stepper(self.steps())
 
-    def _told(self, row: str) -> str:
-        peak = self.peak(row)
-        return f"{row}: at most {peak.value:g}, first after {peak.at_s:.0f} s"
-
     def _repr_html_(self) -> str:
         return html_table(str(self), ("When", "What", "Change"), self.lines())
+
+
+def _told(row: str, series: dict[str, Series]) -> str:
+    highest = peak(row, series)
+    return f"{row}: at most {highest.value:g}, first after {highest.at_s:.0f} s"
 
 
 def _draw(chart: Axes, name: str, series: dict[str, Series], end: float) -> None:
