@@ -1,4 +1,4 @@
-"""The adapter of the form `plan`, and of two questions of the form `behaviour`: cases from the field for the planner."""
+"""The adapter of the form `plan`, and of two questions of the form `behaviour`."""
 
 from __future__ import annotations
 
