@@ -47,6 +47,8 @@ REASONS = {
 }
 _LOCK = threading.RLock()  # what is changed in Ray while a plan is made is one for the process
 _AGAIN = "Mend that, then try again."
+_RESIZE = "ray.io/ippr"  # an annotation (ippr_provider.py)
+_AT_ONCE = "AUTOSCALER_MAX_CONCURRENT_LAUNCHES"  # a variable of the autoscaler (constants.py)
 _EVERYWHERE = "node:__internal_implicit_resource_"  # each Ray node has 1 of such (IMPLICIT_RESOURCE_PREFIX in _raylet)
 _NODE_GROUP = "ray.io/node-group"  # a label of each Ray node (RAY_NODE_GROUP_KEY in _raylet): its group
 # which of several reasons is told: the one that must be mended first
@@ -249,7 +251,7 @@ def plan(
     asked = _Asked(demands(demand), tuple(placement_groups), demands(request_resources))
     if sum(len(gang.each) * gang.count for gang in asked.gangs) > MOST:
         raise CourseError(f"There are more than {MOST} bundles, which is too much to be packed here.", "Ask less.")
-    notes = [f"KubeRay's operator refuses this manifest: {one}." for one in raycluster.refusals(cluster)]
+    notes = _remarks(cluster)
     if version == V1 and asked.has_labels:
         asked, notes = asked.without_labels(), [*notes, "v1 does not look at labels."]
     with _quiet():
@@ -378,6 +380,7 @@ class _Types:
     most: int
     idle_timeout_s: float | None
     speed: float
+    at_once: int
     raw: Mapping[str, Any]
 
     def frozen(self, nodes: Sequence[_Node]) -> _Types:
@@ -389,7 +392,7 @@ class _Types:
             name: NodeTypeConfig(name, 0, there[name], resources=dict(config.resources), labels=dict(config.labels))
             for name, config in self.configs.items()
         }
-        return _Types(configs, len(nodes), None, self.speed, self.raw)
+        return _Types(configs, len(nodes), None, 0, 0, {})
 
 
 def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | None, str]:
@@ -399,7 +402,7 @@ def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | Non
 
     if not cluster.is_autoscaling:
         configs = {one.name: NodeTypeConfig(one.name, 0, 0, resources=_counted(one)) for one in cluster.groups}
-        return _Types(configs, 0, None, 0, {}), ""
+        return _Types(configs, 0, None, 0, 0, {}), ""
     try:
         raw = _derive_autoscaling_config_from_ray_cr(_as_stored(cluster))
         config = AutoscalingConfig(raw, skip_content_hash=True)
@@ -409,7 +412,16 @@ def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | Non
         said = str(error).strip().splitlines()
         return None, f"{type(error).__name__}: {said[0]:.200}" if said else type(error).__name__
     timeout_s = config.get_idle_timeout_s() if idle_timeout_s is None else idle_timeout_s
-    return _Types(configs, config.get_max_num_nodes(), timeout_s, config.get_upscaling_speed(), raw), ""
+    at_once = _written_at_once(cluster) or config.get_max_concurrent_launches()
+    return _Types(configs, config.get_max_num_nodes(), timeout_s, config.get_upscaling_speed(), at_once, raw), ""
+
+
+def _written_at_once(cluster: Cluster) -> int | None:
+    """The limit on launches at once, if the manifest sets it for the autoscaler."""
+    for one in cluster.options.get("env") or ():
+        if one["name"] == _AT_ONCE and one.get("value", "").isdecimal():
+            return int(one["value"])
+    return None
 
 
 def _as_stored(cluster: Cluster) -> dict[str, Any]:
@@ -429,6 +441,17 @@ def _counted(group: Group) -> dict[str, float]:
         with suppress(ValueError):  # it is not read, or not started so; what the other says is left
             found |= getattr(group, name)
     return {name: amount for name, amount in found.items() if isinstance(amount, int | float)}
+
+
+def _remarks(cluster: Cluster) -> list[str]:
+    """Where a plan is not what the cluster would do."""
+    said = [f"KubeRay's operator refuses this manifest: {one}." for one in raycluster.refusals(cluster)]
+    written = raycluster.version_in(cluster.spec.get("rayVersion") or "")
+    if written and ".".join(map(str, written)) != versions.RAY:
+        said.append(f"The manifest is for Ray {cluster.spec['rayVersion']}, and the plan is Ray {versions.RAY}'s.")
+    if _RESIZE in (cluster.document["metadata"].get("annotations") or {}):
+        said.append(f"Pods that run may be made bigger first, by {_RESIZE}: that is not in the plan.")
+    return said
 
 
 def _whole(group: Group | None, pods: int) -> str:
@@ -901,15 +924,14 @@ def _rounds(
 
 
 def _v2_round(types: _Types, up: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
-    from ray.autoscaler._private.constants import AUTOSCALER_MAX_CONCURRENT_LAUNCHES as most
     from ray.autoscaler.v2.instance_manager.reconciler import Reconciler
     from ray.core.generated.instance_manager_pb2 import Instance
 
     def instances(counts: Mapping[str, int]) -> list[Any]:
-        # no more than `most` are launched, and more of those that run change nothing: the speed is at least 1
-        return [one for group in counts for one in [Instance(instance_type=group)] * min(counts[group], most)]
+        # no more are launched at once, and more of those that run change nothing: the speed is at least 1
+        return [one for group in counts for one in [Instance(instance_type=group)] * min(counts[group], types.at_once)]
 
-    now = Reconciler._compute_to_launch(instances(asked), [], instances(up), types.speed, most)
+    now = Reconciler._compute_to_launch(instances(asked), [], instances(up), types.speed, types.at_once)
     return {group: len(ones) for group, ones in now.items()}
 
 

@@ -11,7 +11,6 @@ from helpers.model.planner import V1, Plan, Running, launch_waves, plan
 from helpers.model.scaling import manual_scale_down
 
 Given = Mapping[str, Any]
-LABELS = ("labels", "label_selector")
 
 
 def answer(given: Given) -> dict[str, Any]:
@@ -81,8 +80,11 @@ def _plan(given: Given, version: str) -> Plan:
 
 
 def _demand(one: Given) -> Demand:
-    labels = next((one[key] for key in LABELS if one.get(key)), {})
-    return Demand(one["resources"], one.get("count", 1), labels) if "resources" in one else Demand(one)
+    if "resources" not in one:
+        return Demand(one)
+    # a selector of labels, under any name
+    labels = next((one[key] for key in one if key != "resources" and isinstance(one[key], Mapping)), {})
+    return Demand(one["resources"], one.get("count", 1), labels)
 
 
 def _running(one: Given) -> Running:

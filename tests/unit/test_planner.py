@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from helpers import cli
 from helpers.errors import CourseError
+from helpers.lab import Lab
 from helpers.model import manifest, planner, raycluster
 from helpers.model.demand import Demand, Gang
 from helpers.model.planner import NodeGroup, Plan, Running, launch_waves, plan
@@ -381,9 +382,9 @@ def test_groups_are_as_the_course_counts_them(text):
     try:
         its = planner._cluster(text)
     except CourseError:
-        pytest.skip("the API server refuses it, or it has no cluster")
+        return  # the API server refuses it, or it has no cluster
     if not its.is_autoscaling:
-        pytest.skip("no autoscaler reads it")
+        return  # nobody reads it
     with planner._quiet():
         types, _ = planner._types(its, None)
     try:
@@ -596,6 +597,17 @@ def test_what_the_operator_refuses_is_said():
     assert "operator refuses" in told.notes[0] and "labels" in told.notes[0]
 
 
+def test_what_a_plan_does_not_know_is_said():
+    text = cluster(group("w", "cpu: 4"), spec="  rayVersion: 2.9.3").replace(
+        "{name: c}", "{name: c, annotations: {ray.io/ippr: '{}'}}"
+    )
+    assert [note.split(",")[0] for note in plan(text).notes] == [
+        "The manifest is for Ray 2.9.3",
+        "Pods that run may be made bigger first",
+    ]
+    assert plan(text.replace("2.9.3", "2.60.0")).notes[0].startswith("Pods that run")
+
+
 def test_hosts_come_whole():
     two = NodeGroup("tpu", {"CPU": 8}, most=2, hosts=4)
     assert plan([two], "8×{CPU:8}").notes == ()
@@ -630,6 +642,12 @@ def test_rounds_of_two_groups_share_ten():
     for one in told.rounds:
         total.update(one)
     assert total == Counter(told.launch) == {"a": 12, "b": 3}
+
+
+def test_the_manifest_may_say_how_many_at_once():
+    env = "{version: v2, env: [{name: AUTOSCALER_MAX_CONCURRENT_LAUNCHES, value: '25'}]}"
+    told = plan(cluster(group("w", "cpu: 4")).replace("{version: v2}", env), "60×{CPU:4}")
+    assert [one["w"] for one in told.rounds] == [25, 25, 10]
 
 
 def test_v1_does_not_hold_back_what_must_be():
@@ -712,6 +730,14 @@ def test_the_command(tmp_path):
     assert isinstance(gone.exception, CourseError)
 
 
+def test_lab_plan(tmp_path):
+    text = cluster(group("w", "cpu: 4"))
+    (tmp_path / "c.yaml").write_text(text)
+    for source in (text, tmp_path / "c.yaml", str(tmp_path / "c.yaml"), manifest.documents(text)[0]):
+        assert Lab.plan(None, source, ["2×{CPU:4}", "{CPU:4}"], running=[Running("w")]).launch == {"w": 2}
+    assert Lab.plan(None, [CPU_4], "{CPU:1}", version="v1").launch == {"cpu": 1}
+
+
 # ---- bad input
 
 GOOD = cluster(group("w", "cpu: 4"))
@@ -783,8 +809,8 @@ def test_what_cannot_be_made(make):
 
 
 def test_a_case_may_name_labels():
-    """Cases name no labels yet; the adapter takes both names that Ray has for them."""
+    """Those that are there name none; the adapter takes any name."""
     text = cluster(group("w", "cpu: 4", "labels: {zone: west}"))
-    for key in ("labels", "label_selector"):
+    for key in ("labels", "label_selector", "selector"):
         given = {"manifest": text, "demand": [{"resources": {"CPU": 1}, "count": 1, key: {"zone": "east"}}]}
         assert [one.reason for one in plan_of_case(given, "v2").unmet] == ["label-mismatch"]
