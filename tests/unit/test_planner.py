@@ -307,11 +307,13 @@ def gang_reasons_by_hand(gang: Gang, groups: list[NodeGroup]) -> set[str]:
     """What may be said of a placement group; of a strict spread by Hall's theorem: any n bundles need n Ray nodes."""
     reasons = {reason_by_hand(one, groups) for one in gang.bundles}
     if gang.strategy == "STRICT_PACK":
-        if len({one.shape[1] for one in gang.bundles}) == 1:
-            whole = Demand(dict(sums(gang.bundles)), 1, gang.bundles[0].labels)
-            packed = reason_by_hand(whole, groups)
-            return {"pack-too-big-for-one-node" if packed == "too-big-for-any-group" else packed}
-        return reasons | {"pack-too-big-for-one-node", "max-replicas"}
+        # Ray sums the bundles of equal labels (combine_requests_with_affinity)
+        alike = {
+            one.shape[1]: [other for other in gang.bundles if other.shape[1] == one.shape[1]] for one in gang.bundles
+        }
+        wholes = [Demand(dict(sums(some)), 1, some[0].labels) for some in alike.values()]
+        reasons = {reason_by_hand(whole, groups) for whole in wholes}
+        reasons = {"pack-too-big-for-one-node" if one == "too-big-for-any-group" else one for one in reasons}
     if reasons == {"max-replicas"} and gang.strategy == "STRICT_SPREAD":
         for size in range(1, len(gang.bundles) + 1):
             for some in combinations(gang.bundles, size):
