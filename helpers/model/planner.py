@@ -299,6 +299,8 @@ def launch_waves(version: str, upscaling_mode: str | None, start: int, target: i
             f"There is no autoscaler {version!s:.20} with upscalingMode {upscaling_mode!s:.20}.",
             f"Versions are v1 and v2, modes {', '.join(MODES)}.",
         )
+    if max(start, target) > MOST:
+        raise CourseError(f"More than {MOST} Ray nodes are too many to be planned here.", "Ask for fewer.")
     group, more = NodeGroup("workers", {"CPU": 1}), max(0, target - start)
     cluster = raycluster.cluster_of(_document([group], {"upscalingMode": upscaling_mode or MODES[0]}))
     with _quiet():
@@ -401,7 +403,10 @@ def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | Non
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig, NodeTypeConfig
 
     if not cluster.is_autoscaling:
-        configs = {one.name: NodeTypeConfig(one.name, 0, 0, resources=_counted(one)) for one in cluster.groups}
+        configs = {
+            one.name: NodeTypeConfig(one.name, 0, 0, resources=_counted(one), labels=one.labels)
+            for one in cluster.groups
+        }
         return _Types(configs, 0, None, 0, 0, {}), ""
     try:
         raw = _derive_autoscaling_config_from_ray_cr(_as_stored(cluster))
@@ -429,6 +434,7 @@ def _as_stored(cluster: Cluster) -> dict[str, Any]:
     spec = json.loads(json.dumps(cluster.spec))
     for group, written in zip(cluster.workers, spec.get("workerGroupSpecs") or (), strict=True):
         least, most = group.bounds
+        written.pop("priority", None)  # Ray reads it, and this KubeRay has no such field: the API server drops it
         written |= {"minReplicas": least, "maxReplicas": most, "numOfHosts": group.hosts}
     name = cluster.document["metadata"]["name"]
     return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}

@@ -610,6 +610,11 @@ def test_what_a_plan_does_not_know_is_said():
     assert plan(text.replace("2.9.3", "2.60.0")).notes[0].startswith("Pods that run")
 
 
+def test_a_field_that_this_kuberay_has_not_is_dropped():
+    groups = group("a", "cpu: 4") + "\n" + group("b", "cpu: 4", "priority: 9")
+    assert plan(cluster(groups), "{CPU:4}").launch == {"a": 1}
+
+
 def test_hosts_come_whole():
     two = NodeGroup("tpu", {"CPU": 8}, most=2, hosts=4)
     assert plan([two], "8×{CPU:8}").notes == ()
@@ -803,6 +808,8 @@ def test_what_cannot_be_asked(asked, said):
         lambda: NodeGroup("w", {"CPU": 1}, 3, 2),
         lambda: launch_waves("v3", "Default", 0, 1),
         lambda: launch_waves("v2", "Slow", 0, 1),
+        lambda: launch_waves("v2", "Default", -1, 1),
+        lambda: launch_waves("v2", "Default", 0, 10**9),
     ],
 )
 def test_what_cannot_be_made(make):
