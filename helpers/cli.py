@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -230,6 +231,26 @@ def _live(exercise: str) -> batch.Live | None:
 def _show_row(row: batch.Row, number: int, count: int) -> None:
     score = "✘ not graded" if row.score is None else f"{row.score:g} of {row.max_score:g}"
     print(f"{number:>{len(str(count))}}/{count}  {row.student}  {score}", flush=True)
+
+
+# ---- before anything runs --------------------------------------------------------------------------------------------
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="A manifest with one RayCluster, RayJob or RayService.")],
+    demand: Annotated[
+        list[str] | None,
+        typer.Option(help="What waits, such as '8×{GPU:1}', 8x{GPU:1} or {CPU:1,memory:4Gi}; may be given again."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
+) -> None:
+    """Show what Ray's autoscaler would launch for a demand, and what stays unmet and why; nothing is started."""
+    from helpers.cluster.session.manifest import text_of
+    from helpers.model import planner
+
+    made = planner.plan(text_of(file), demand or [])
+    print(json.dumps(made.data(), indent=2, ensure_ascii=False) if as_json else made)
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import atexit
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.forward import Forward
     from helpers.cluster.session.job import Job
     from helpers.cluster.session.tables import Events, Pods
+    from helpers.model.planner import Plan
     from helpers.widgets.timeline import Drawn
 
 GIB = 2**30
@@ -242,6 +243,23 @@ class Lab:
             yield found
         finally:
             recorder.stop()
+
+    def plan(self, manifest: str | Path | dict, demand: str | Iterable = (), **there: Any) -> Plan:
+        """What Ray's autoscaler would launch for a demand, and what stays unmet and why; nothing is started.
+
+        Args:
+            manifest: a path, YAML text, or a dict, with one RayCluster, RayJob or RayService; or `NodeGroup`s.
+            demand: tasks and actors that wait, such as "8×{GPU:1}", or a list of such.
+            there: what `helpers.model.planner.plan` takes beside them: running, pending, request_resources,
+                placement_groups, idle_timeout_s, version.
+
+        Raises:
+            CourseError: if the manifest cannot be read or the API server refuses it, or a demand is none.
+        """
+        from helpers.cluster.session.manifest import text_of
+        from helpers.model.planner import plan
+
+        return plan(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
 
     def run_on_head(
         self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any

@@ -1,0 +1,100 @@
+"""The adapter of the form `plan`, and of two questions of the form `behaviour`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from helpers.model.demand import Demand, Gang
+from helpers.model.planner import V1, Plan, Running, launch_waves, plan
+from helpers.model.scaling import manual_scale_down
+
+Given = Mapping[str, Any]
+
+
+def answer(given: Given) -> dict[str, Any]:
+    """What the planner says to a case, in the words of the form; `launch_v1` beside, which is v1's."""
+    first = _plan(given, given["version"])
+    return {
+        "launch": dict(first.launch),
+        "unmet": [(one.what.shape, one.what.count, one.reason) for one in first.unmet],
+        "unmet_groups": [(one.what.strategy, one.what.count, one.reason) for one in first.unmet_groups],
+        "unmet_request": first.unmet_request,
+        "terminate": dict(first.terminate),
+        "error": first.error,
+        "launch_v1": dict(_plan(given, V1).launch),
+    }
+
+
+def wrong(answered: Given, expected: Given) -> list[str]:
+    """What is not as expected; what is omitted there is empty."""
+    wanted = {
+        "launch": {group: pods for group, pods in (expected.get("launch") or {}).items() if pods},
+        "unmet": _counted((_demand(one).shape, one["count"], one["reason"]) for one in expected.get("unmet") or ()),
+        "unmet_groups": _counted(
+            (one["strategy"], one["count"], one["reason"]) for one in expected.get("unmet_groups") or ()
+        ),
+        "unmet_request": expected.get("unmet_request"),
+        "terminate": {group: pods for group, pods in (expected.get("terminate") or {}).items() if pods},
+        "error": expected.get("error"),
+    }
+    if expected.get("same_on_v1"):
+        wanted["launch_v1"] = wanted["launch"]
+    told = {**answered, "unmet": _counted(answered["unmet"]), "unmet_groups": _counted(answered["unmet_groups"])}
+    return [f"{key}: {told[key]}, not {wanted[key]}" for key in wanted if told[key] != wanted[key]]
+
+
+def launch_waves_answer(given: Given) -> dict[str, Any]:
+    """The question `launch_waves` of the form `behaviour`."""
+    after = launch_waves(given["version"], given.get("upscalingMode"), given["start"], given["target"])
+    return {"waves": len(after), "nodes_after_each_wave": after}
+
+
+def manual_scale_down_answer(given: Given) -> dict[str, Any]:
+    """The question `manual_scale_down` of the form `behaviour`."""
+    named, others = manual_scale_down(
+        given["pods"],
+        given["replicas"],
+        min_replicas=given.get("minReplicas") or 0,
+        workers_to_delete=given.get("workersToDelete") or (),
+        is_autoscaling=bool(given.get("enableInTreeAutoscaling")),
+    )
+    return {"deleted": named, "deleted_by_list_order": others}
+
+
+def _plan(given: Given, version: str) -> Plan:
+    return plan(
+        given["manifest"],
+        [_demand(one) for one in given.get("demand") or ()],
+        running=[_running(one) for one in given.get("running") or ()],
+        pending=given.get("pending") or {},
+        request_resources=[_demand(one) for one in given.get("request_resources") or ()],
+        placement_groups=[
+            Gang(one["strategy"], tuple(map(_demand, one["bundles"])), one.get("count", 1))
+            for one in given.get("placement_groups") or ()
+        ],
+        idle_timeout_s=given.get("idle_timeout_s"),
+        version=version,
+    )
+
+
+def _demand(one: Given) -> Demand:
+    if "resources" not in one:
+        return Demand(one)
+    # a selector of labels, under any name
+    labels = next((one[key] for key in one if key != "resources" and isinstance(one[key], Mapping)), {})
+    return Demand(one["resources"], one.get("count", 1), labels)
+
+
+def _running(one: Given) -> Running:
+    free = one.get("free", "all")
+    return Running(one["group"], one.get("count", 1), None if free == "all" else free, one.get("idle_s", 0))
+
+
+def _counted(rows: Iterable[tuple[Any, int, str]]) -> Counter[tuple[Any, str]]:
+    """How many of each thing have each reason, in however many rows they stand."""
+    found: Counter[tuple[Any, str]] = Counter()
+    for what, count, reason in rows:
+        found[what, reason] += count
+    return found
