@@ -367,7 +367,7 @@ class Scene:
         for cluster in self.clusters:
             if cluster.is_suspended or self.kind == "Pod" or self.since(cluster.created) < SETTLING_S:
                 continue
-            if not self.head_of(cluster.name):
+            if cluster.condition("HeadPodReady").get("reason") == "HeadPodNotFound" and not self.head_of(cluster.name):
                 yield f"RayCluster {cluster.name} has no head Pod"
             if cluster.condition("ReplicaFailure").get("status") == "True":
                 yield f"RayCluster {cluster.name}: {cluster.condition('ReplicaFailure').get('message')}"

@@ -265,6 +265,7 @@ def two_writers(scene: Scene) -> Found | str:
             continue
         others = _other_writers(cluster)
         signs = [*_surplus(scene, cluster), *_beyond(scene, cluster), *_again(scene, cluster)]
+        signs += _held_down(scene, cluster) if others else []
         if len(signs) + bool(others) >= 2 and signs:
             writer = others[0][0] if others else "something"
             said = f"{writer} writes replicas of {cluster.name} too, and undoes what the autoscaler asks for."
@@ -325,6 +326,20 @@ def _again(scene: Scene, cluster: RayCluster) -> Iterator[Evidence]:
         if len(lines) > 1 and asked > group.desired_pods:
             log, line = lines[-1]
             yield Evidence(f"{line[:200]} ({len(lines)} times, and replicas is {group.desired_pods})", log.command)
+
+
+def _held_down(scene: Scene, cluster: RayCluster) -> Iterator[Evidence]:
+    """What waits would fit a group that may grow, and nothing is on its way for it."""
+    status = scene.status
+    if status and not status.pending and not status.launching:
+        for bundle, number in status.demands:
+            growing = [
+                group for group in cluster.groups if _holds(group, bundle) and not _is_full(scene, cluster, group)
+            ]
+            if growing and _verdict(scene, bundle) == FITS and not _has_room_now(status, bundle):
+                told = f"{number} x {_bundle(bundle)} waits, {growing[0].name} may grow, and replicas is {growing[0].desired_pods}"
+                yield Evidence(told, scene.on_head("ray status"))
+                return
 
 
 SYNC = ("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "meta.helm.sh/")
@@ -447,6 +462,12 @@ def _judged(scene: Scene) -> Iterator[tuple[str, str]]:
 
 def _verdict(scene: Scene, bundle: Mapping[str, float]) -> str:
     wanted = {name: amount for name, amount in bundle.items() if amount and not name.startswith("node:")}
+    # what Ray counts besides what a group says, such as the type of an accelerator, it counts on some Ray node
+    known = {name for cluster, group in scene.autoscaled for name in _shape(group) or ()}
+    if scene.status:
+        wanted = {name: amount for name, amount in wanted.items() if name in known or name not in scene.status.usage}
+        if _has_room_now(scene.status, wanted):
+            return FITS
     fitting = [(cluster, group) for cluster, group in scene.autoscaled if _holds(group, wanted)]
     if not fitting:
         return FITS if any(_holds(cluster.head, wanted) for cluster in scene.clusters) else NEVER
@@ -472,6 +493,18 @@ def _verdict_of_gang(scene: Scene, parts: list[tuple[Mapping[str, float], int]],
     if strategy == "STRICT_SPREAD" and sum(number for _, number in parts) > most:
         return FULL
     return FULL if FULL in verdicts else FITS
+
+
+def _has_room_now(status: texts.RayStatus, wanted: Mapping[str, float]) -> bool:
+    """Whether a Ray node has that much free as it is: of the cluster's free amount, one has at least the mean."""
+    if status.nodes:
+        return any(_is_free(node.usage, wanted, 1) for node in status.nodes)
+    return _is_free(status.usage, wanted, sum(status.active.values()) + sum(status.idle.values()))
+
+
+def _is_free(usage: Mapping[str, tuple[float, float]], wanted: Mapping[str, float], nodes: int) -> bool:
+    free = {name: total - used for name, (used, total) in usage.items()}
+    return bool(nodes) and all(free.get(name, 0) >= amount * nodes for name, amount in wanted.items())
 
 
 def _holds(group: Group, wanted: Mapping[str, float]) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from helpers.model import quantity
 from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events
-from helpers.observe.scene import Scene
+from helpers.observe.causes.churn import churns
+from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import Event, Pod, seconds
 
@@ -17,6 +18,8 @@ ASKED = ("TriggeredScaleUp", "Nominated")
 REFUSED = ("NotTriggerScaleUp", "FailedScaleUp", "FailedToScaleUpGroup", "InsufficientCapacityError")
 NODE_AUTOSCALERS = ("cluster-autoscaler", "karpenter", "cluster-autoscaler-status")
 NOBODY_S = 300  # a node autoscaler says something to a Pod that does not fit within a minute
+ALLOCATE_ENV = "RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S"
+SLACK_S = 60  # between a timeout and the operator's deletion
 LAUNCH_S = 1200  # after which a machine that was asked for is given up: 15 minutes with both
 
 
@@ -112,10 +115,10 @@ def allocation_timeout(scene: Scene) -> Found | str:
     lines = [
         (log, line) for log in scene.autoscaler_logs for line in log.lines("ALLOCATION_TIMEOUT", "at status ALLOCATED")
     ]
-    if not lines:
-        return "the log of the autoscaler speaks of no allocation timeout" if scene.autoscaler_logs else ""
     if _run(scene):
         return "the Pods run, and were not too slow"
+    if not lines:
+        return _given_up(scene)
     log, line = lines[-1]
     limit = re.search(r"timeout=(\d+)s", line)
     said = (
@@ -123,6 +126,26 @@ def allocation_timeout(scene: Scene) -> Found | str:
     )
     shown = [Evidence(text.strip()[:300], one.command) for one, text in lines[-2:]]
     return Found(said, (*shown, *of_events(scene.events_of("DeletedWorkerPod"), 1)))
+
+
+def _given_up(scene: Scene) -> Found | str:
+    """Without its log: Pods that the autoscaler removed all at the age of its timeout, while they were still starting."""
+    for one in churns(scene):
+        limits = [
+            limit
+            for limit in _limits_s(one.cluster)
+            if one.lives and all(0 <= age - limit < SLACK_S for age in one.lives)
+        ]
+        if limits and scene.pods_of(one.cluster, one.group):
+            said = f"Pods of {one.group.name} are deleted {limits[0]:.0f} s after their creation, while they are still starting."
+            return Found(said, of_events(scene.events_of("DeletedWorkerPod", "CreatedWorkerPod")), LIKELY)
+    return "no Pod was removed at the age of the allocation timeout" if scene.events else ""
+
+
+def _limits_s(cluster: RayCluster) -> list[float]:
+    """The allocation timeout: what its variable says, else 3600 s (v2's instance_manager/config.py) or 300 s before."""
+    told = [one.get("value") for one in cluster.options.get("env") or () if one.get("name") == ALLOCATE_ENV]
+    return [float(one) for one in told if str(one).isdigit()] or [300.0, 3600.0]
 
 
 def _run(scene: Scene) -> bool:

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs
-from helpers.observe.scene import RayCluster, Scene
+from helpers.observe.causes.work import runs_apart
+from helpers.observe.scene import ON_ITS_WAY, SETTLING_S, RayCluster, Scene
 from helpers.observe.snapshot import time_of
-from helpers.observe.things import Container, Event, Pod, later
+from helpers.observe.things import WAIT, Container, Event, Pod, later, seconds
 
 RECENT_S = 900
 # an eviction by a node autoscaler: the Cluster Autoscaler's (core/scaledown/actuation), Karpenter's (Evicted, and its
 # reasons of disruption), and the mark of the eviction API on a Pod
-SCALE_DOWN = re.compile(r"node scale down|scale-down|Underutilized|Empty|Drifted|Expired|Consolidat", re.IGNORECASE)
+SCALE_DOWN = re.compile(
+    r"node scale down|scale-down|ScaleDown|toBeDeleted|^Evicted pod: (?!Interrupted)|Disrupting", re.IGNORECASE
+)
 GOING = (
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
@@ -22,14 +25,7 @@ GOING = (
     "karpenter.sh/disruption",
 )
 # notices that a cloud takes a machine back: Karpenter's interruption controller, aws-node-termination-handler, GKE, AKS
-SPOT_REASONS = (
-    "SpotInterrupted",
-    "SpotInterruption",
-    "SpotInterruptionKind",
-    "PreemptScheduled",
-    "Preempting",
-    "SpotRebalanceRecommendation",
-)
+SPOT_REASONS = ("SpotInterrupted", "SpotInterruption", "PreemptScheduled")
 SPOT_TEXT = re.compile(
     r"spot interruption|spot instance.*(interrupt|terminat)|instance (is being |was )?preempted|preemption notice|DRAIN_NODE_REASON_PREEMPTION",
     re.IGNORECASE,
@@ -39,11 +35,9 @@ SPOT_LABELS = {
     "cloud.google.com/gke-preemptible": "true", "kubernetes.azure.com/scalesetpriority": "spot",
 }  # fmt: skip
 # the raylet's memory monitor and what the worker says of it (worker_killing_policy and node_manager.cc of Ray)
-RAY_OOM = (
-    "killed due to the node running low on memory",
-    "killed due to memory pressure (OOM)",
-    "OutOfMemoryError: Task was killed",
-)
+RAY_OOM = re.compile(r"killed due to the node running low on memory|killed due to memory pressure \(OOM\)")
+NONE_KILLED = re.compile(r"(?<!\d)0 Workers \(tasks / actors\) killed")
+PAST_S = 3600  # after which a Pod that is ready again has recovered
 # "Some Ray subprocesses exited unexpectedly" is `ray start --block`'s (ray/scripts/scripts.py)
 CRASH = (
     "subprocesses exited unexpectedly",
@@ -54,6 +48,7 @@ CRASH = (
     "The raylet died",
     "GCS may have been killed",
 )
+NOT_REACHED = ("Failed to connect to GCS", "Version mismatch:", "Ray version mismatch")
 SPILLED = re.compile(r"Spilled \d+ MiB")
 NO_DISK = (
     "No space left on device",
@@ -71,74 +66,75 @@ STRICT = 5  # failed probes, from which on they are no hiccup
 
 
 def head_oom(scene: Scene) -> Found | str:
-    evidence = [
-        *_killed(scene, [pod.ray for pod in scene.heads], scene.heads),
-        *_deleted_for_memory(scene, "DeletedHeadPod"),
-    ]
-    evidence += _squeezed_out(scene, scene.heads)
-    head_ips = {pod.ip for pod in scene.heads if pod.ip}
-    evidence += [one for one in _ray_oom(scene) if any(f"IP: {ip}," in one.text for ip in head_ips)]
+    evidence = _out_of_memory(scene, scene.heads, is_head=True)
     if not evidence:
         return "the head's container was not killed for memory" if scene.heads else ""
-    return Found("The head ran out of memory.", tuple(evidence[:3] + _driver_on_head(scene)[:1]))
+    certainty = "certain" if "OOMKilled" in evidence[0].text else LIKELY
+    return Found("The head ran out of memory.", (*evidence[:3], *_driver_on_head(scene)[:1]), certainty)
 
 
 def worker_oom(scene: Scene) -> Found | str:
-    evidence = [
-        *_killed(scene, [pod.ray for pod in scene.workers], scene.workers),
-        *_deleted_for_memory(scene, "DeletedWorkerPod"),
-    ]
-    evidence += _squeezed_out(scene, scene.workers)
-    head_ips = {pod.ip for pod in scene.heads if pod.ip}
-    evidence += [one for one in _ray_oom(scene) if not any(f"IP: {ip}," in one.text for ip in head_ips)]
+    evidence = _out_of_memory(scene, scene.workers, is_head=False)
     if not evidence:
         return "no worker's container was killed for memory" if scene.workers else ""
     return Found("A worker ran out of memory.", tuple(evidence[:3]))
 
 
 def init_oom(scene: Scene) -> Found | str:
-    pods = [
-        pod
-        for pod in scene.pods
-        for one in pod.init_containers
-        if one.was_killed_for_memory and not one.status.get("ready")
-    ]
-    containers = [one for pod in pods for one in pod.init_containers if one.was_killed_for_memory]
-    if not pods:
-        return "no init container was killed for memory" if scene.pods else ""
-    limit = ((containers[0].spec.get("resources") or {}).get("limits") or {}).get("memory", "its limit")
-    said = f"The init container {containers[0].name} of {pods[0].name} is killed at {limit} of memory, before Ray's container begins."
-    return Found(said, tuple(_killed(scene, containers, pods))[:3])
+    for pod in scene.pods:
+        for one in pod.init_containers:
+            if one.was_killed_for_memory and not one.status.get("ready"):
+                limit = ((one.spec.get("resources") or {}).get("limits") or {}).get("memory", "its limit")
+                said = (
+                    f"The init container {one.name} of {pod.name} is killed at {limit} of memory, before Ray's begins."
+                )
+                return Found(said, tuple(_killed(scene, pod, one)))
+    return "no init container was killed for memory" if scene.pods else ""
 
 
-def _killed(scene: Scene, containers: list[Container], pods: list[Pod]) -> Iterator[Evidence]:
-    for pod in pods:
-        for one in pod.every_container:
-            if one in containers and one.was_killed_for_memory:
-                end = next(end for end in one.ends if end.get("reason") == "OOMKilled")
-                told = f"Pod {pod.name}, {one.name}: OOMKilled, exit code {end.get('exitCode')}, {count(one.restarts, 'restart')}"
-                yield Evidence(told, scene.describe("pod", pod.name))
+def _out_of_memory(scene: Scene, pods: list[Pod], *, is_head: bool) -> list[Evidence]:
+    evidence = [one for pod in pods for one in _killed(scene, pod, pod.ray)]
+    # the operator's event has how the container ended: "…terminated status: &ContainerStateTerminated{ExitCode:137,…"
+    gone = scene.events_of("DeletedHeadPod" if is_head else "DeletedWorkerPod")
+    evidence += of_events(event for event in gone if "OOMKilled" in event.message)
+    evidence += _squeezed_out(scene, pods, is_head=is_head)
+    return evidence + [one for one, at_head in _ray_oom(scene) if at_head is is_head]
 
 
-def _deleted_for_memory(scene: Scene, reason: str) -> tuple[Evidence, ...]:
-    """The operator's event has how the container ended: `Ray container terminated status: &ContainerStateTerminated{…`."""
-    return of_events(event for event in scene.events_of(reason) if "OOMKilled" in event.message)
+def _killed(scene: Scene, pod: Pod, container: Container) -> Iterator[Evidence]:
+    for end in container.ends:
+        is_past = pod.is_ready and scene.since(time_of(end.get("finishedAt"))) > PAST_S
+        if end.get("reason") == "OOMKilled" and not is_past:
+            told = f"OOMKilled, exit code {end.get('exitCode')}, {count(container.restarts, 'restart')}"
+            yield Evidence(f"Pod {pod.name}, {container.name}: {told}", scene.describe("pod", pod.name))
 
 
-def _squeezed_out(scene: Scene, pods: list[Pod]) -> Iterator[Evidence]:
-    """Evicted by the kubelet since its own container used most (pkg/kubelet/eviction/helpers.go)."""
+def _squeezed_out(scene: Scene, pods: list[Pod], *, is_head: bool) -> Iterator[Evidence]:
+    """Evicted by the kubelet for the memory of the Kubernetes node (pkg/kubelet/eviction/helpers.go)."""
     for pod in pods:
         message = pod.status.get("message") or ""
-        if (
-            pod.status.get("reason") == "Evicted"
-            and "resource: memory" in message
-            and f"Container {pod.ray.name} was using" in message
-        ):
+        if pod.status.get("reason") == "Evicted" and "resource: memory" in message:
             yield Evidence(f"Pod {pod.name}: {message.strip()}", scene.describe("pod", pod.name))
+    yield from of_events(
+        event
+        for event in scene.events_of("Evicted", kind="Pod")
+        if "resource: memory" in event.message and scene.is_head_name(event.name) is is_head
+    )
 
 
-def _ray_oom(scene: Scene) -> tuple[Evidence, ...]:
-    return of_logs(scene, *RAY_OOM)
+def _ray_oom(scene: Scene) -> Iterator[tuple[Evidence, bool]]:
+    """What Ray's memory monitor says of what it killed, and whether that was on the head."""
+    ips = [pod.ip for pod in scene.heads if pod.ip]
+    told = [(log.text, log.command) for log in scene.logs]
+    told += [(scene.job_status.get("message") or "", f"kubectl get rayjob {scene.name} -o yaml")]
+    for text, command in told:
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            if RAY_OOM.search(line) and not NONE_KILLED.search(line):
+                near = " ".join(lines[number : number + 3])
+                at_head = any(re.search(rf"IP: {re.escape(ip)}[,)]", near) for ip in ips)
+                yield Evidence(line.strip()[:300], command), at_head
+                break
 
 
 def _driver_on_head(scene: Scene) -> list[Evidence]:
@@ -190,30 +186,36 @@ def _evicted_for_disk(scene: Scene) -> Iterator[Evidence]:
 
 def head_evicted_node_scale_down(scene: Scene) -> Found | str:
     about_head = [event for event in scene.events if event.kind == "Pod" and scene.is_head_name(event.name)]
-    moved = [
-        event
-        for event in about_head
-        if event.reason in ("ScaleDown", "Evicted", "EvictedByDescheduler") and SCALE_DOWN.search(event.message)
-    ]
+    machines = [one for one in scene.events if one.kind in ("Node", "NodeClaim") and _removes(one)]
+    moved = [event for event in about_head if event.reason in ("ScaleDown", "Evicted") and _removes(event)]
+    # where the eviction itself is not told: the head was ended while a machine was being removed, and came anew
+    ended = [event for event in about_head if event.reason == "Killing" and _is_replaced(scene, event)]
+    near = [event for event in ended if any(abs(seconds(one.last, event.last)) < NEAR_S for one in machines)]
     marked = [pod for pod in scene.heads if _is_evicted(pod) and _on_machine_that_goes(scene, pod)]
-    if not moved and not marked:
+    if not (moved or marked or near):
         return "no node autoscaler has moved the head" if scene.events or scene.heads else ""
-    if _spot_notices(scene, {pod.machine for pod in marked}) and not moved:
+    if not moved and _spot_notices(scene, {pod.machine for pod in marked}):
         return "the machine was taken back by the cloud"
     if moved and _is_over_it(scene, moved[-1]):
         return "the head was moved, and is ready again long since"
-    machines = [
-        event
-        for event in scene.events
-        if event.kind in ("Node", "NodeClaim") and SCALE_DOWN.search(f"{event.reason} {event.message}")
-    ]
     shown = [
         Evidence(f"Pod {pod.name}: {pod.condition('DisruptionTarget').get('reason')}", scene.describe("pod", pod.name))
         for pod in marked
     ]
-    who = f"{moved[-1].component}: {moved[-1].message.rstrip('.')}" if moved else "the eviction API"
+    told = (moved or near)[-1:]
+    who = f"{told[0].component}: {told[0].message.rstrip('.')}" if told else "by the eviction API"
     said = f"The head was moved off a machine that was being removed ({who})."
-    return Found(said, (*of_events(moved, 2), *shown[:1], *of_events(machines, 1)))
+    evidence = (*of_events(moved or near, 2), *shown[:1], *of_events(machines, 1))
+    return Found(said, evidence, "certain" if moved else LIKELY)
+
+
+def _removes(event: Event) -> bool:
+    return bool(SCALE_DOWN.search(event.message) or SCALE_DOWN.search(event.reason))
+
+
+def _is_replaced(scene: Scene, event: Event) -> bool:
+    """Whether the head that an event is about is gone, or on its way out."""
+    return all(pod.name != event.name or pod.is_leaving or pod.is_over for pod in scene.heads)
 
 
 def _is_over_it(scene: Scene, event: Event) -> bool:
@@ -243,7 +245,7 @@ def spot_interruption(scene: Scene) -> Found | str:
     notices = _spot_notices(scene, machines)
     shut = [pod for pod in scene.pods if _was_shut_down(pod)]
     spot = [one for one in scene.snapshot.of_kind("Node") if _is_spot(one)]
-    spot_shut = [pod for pod in shut if pod.machine in {one["metadata"]["name"] for one in spot}]
+    spot_shut = [pod for pod in shut if _wants_spot(pod) or pod.machine in {one["metadata"]["name"] for one in spot}]
     lines = [
         Evidence(line.strip()[:300], log.command)
         for log in scene.logs
@@ -294,6 +296,11 @@ def _was_shut_down(pod: Pod) -> bool:
     )
 
 
+def _wants_spot(pod: Pod) -> bool:
+    selector = pod.spec.get("nodeSelector") or {}
+    return any(selector.get(key) == value for key, value in SPOT_LABELS.items())
+
+
 def _is_spot(node: dict) -> bool:
     labels = node["metadata"].get("labels") or {}
     return any(labels.get(key) == value for key, value in SPOT_LABELS.items())
@@ -317,6 +324,8 @@ def probe_too_strict(scene: Scene) -> Found | str:
         mine = [event for event in failing if event.name == pod.name]
         if sum(event.count for event in mine) < STRICT or pod.ray.was_killed_for_memory or not _is_alive(scene, pod):
             continue
+        if pod.is_worker and runs_apart(scene, pod):
+            continue  # a Ray node that has not joined is not merely slow
         killed = [
             event for event in scene.events_of("Killing", name=pod.name) if "failed liveness probe" in event.message
         ]
@@ -367,6 +376,8 @@ def ray_crash(scene: Scene) -> Found | str:
             or _probe_ended(scene, pod)
         ):
             continue
+        if any(log.lines(*NOT_REACHED) for log in scene.logs_of(pod=pod.name)) and pod.is_worker:
+            continue  # `ray start` gave up since it did not reach the head
         code = bad[0]["exitCode"]
         lines = [Evidence(line[:300], log.command) for log in scene.logs_of(pod=pod.name) for line in log.lines(*CRASH)]
         if code in (137, 143) and not lines:
@@ -398,6 +409,7 @@ def ray_crash(scene: Scene) -> Found | str:
 
 # ---- heads ---------------------------------------------------------------------------------------------------------
 
+NEAR_S = 180.0
 REPLACE_S = 60  # after which the operator has replaced a head that ended, by its own source (raycluster_controller.go)
 
 
@@ -448,21 +460,20 @@ def head_not_ready(scene: Scene) -> Found | str:
     for cluster in scene.clusters:
         head = scene.head_of(cluster.name)
         waits = [pod for pod in scene.workers if pod.cluster == cluster.name and pod.is_initialising and pod.machine]
-        if head is None or head.is_ready or _only_submitter_ended(head):
+        if head is None or head.is_ready or _only_submitter_ended(head) or not waits or not _is_stuck(scene, head):
             continue
-        if waits or (scene.age(head) > RECENT_S / 3 and not head.machine):
-            evidence = [Evidence(f"Head Pod {head.name}: {_state(head)}", scene.describe("pod", head.name))]
-            evidence += [
-                Evidence(f"Pod {pod.name} waits in its init container", scene.describe("pod", pod.name))
-                for pod in waits[:1]
-            ]
-            said = (
-                f"{count(len(waits), 'worker Pod')} wait for the head, and {head.name} is not up ({_state(head)})."
-                if waits
-                else f"The head {head.name} is not up ({_state(head)})."
-            )
-            return Found(said, (*evidence, *of_logs(scene, "seconds elapsed", containers=("wait-gcs-ready",), most=1)))
-    return "the head is ready" if scene.heads else ""
+        state = _state(head)
+        said = f"{count(len(waits), 'worker Pod')} wait for the head, and {head.name} is not up ({state})."
+        evidence = [Evidence(f"Head Pod {head.name}: {state}", scene.describe("pod", head.name))]
+        evidence += [Evidence(f"Pod {waits[0].name} waits in its init container", scene.describe("pod", waits[0].name))]
+        return Found(said, (*evidence, *of_logs(scene, "seconds elapsed", containers=(WAIT,), most=1)))
+    return "the head is ready, or just starting" if scene.heads else ""
+
+
+def _is_stuck(scene: Scene, head: Pod) -> bool:
+    """Whether a head is not merely starting."""
+    waiting = {one.waiting.get("reason") for one in head.every_container} - {None, *ON_ITS_WAY}
+    return head.finds_no_room or head.is_over or bool(waiting) or scene.age(head) > SETTLING_S
 
 
 def _only_submitter_ended(head: Pod) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 
 from helpers.model.raycluster import Group, version_in
 from helpers.observe import texts
 from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events
 from helpers.observe.causes.capacity import unplaced
+from helpers.observe.causes.churn import Churn, churns
 from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import Pod, seconds
@@ -21,93 +19,9 @@ FLOOR_KEPT = (2, 40, 0)  # the first Ray of which the autoscaler v2 keeps minRep
 LONG_S = 300.0  # an idle timeout from which on waiting for it is worth a word; the default is 60
 BRIDGE = 3  # a gap of so many timeouts can still be bridged by a longer one
 BRIDGE_S = 300.0
-JITTER_S = 60.0
-NAME = re.compile(r"(?:Created worker Pod|Deleted pod) (?:\S+/)?(\S+)")
 
 
 # ---- nodes that come and go ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Churn:
-    """How the Pods of a group have come and gone: those that the autoscaler removed.
-
-    Attributes:
-        lives: seconds from creation to removal, of those of which both are known.
-        gaps: seconds from a removal to the next creation.
-        most: how many Pods there were at one time, at most.
-    """
-
-    cluster: RayCluster
-    group: Group
-    made: tuple[datetime, ...]
-    gone: tuple[datetime, ...]
-    lives: tuple[float, ...]
-    gaps: tuple[float, ...]
-    most: int
-
-    @property
-    def rounds(self) -> int:
-        """How often a removal was followed by a creation."""
-        return len(self.gaps)
-
-
-def churns(scene: Scene) -> list[Churn]:
-    found = []
-    for cluster, group in scene.autoscaled:
-        made, gone = _moments(scene, cluster, group)
-        if made and gone:
-            found.append(_churn(cluster, group, made, gone))
-    return [one for one in found if one.rounds]
-
-
-def _moments(scene: Scene, cluster: RayCluster, group: Group) -> tuple[dict[str, datetime], dict[str, datetime]]:
-    made, gone = {}, {}
-    for event in scene.events_of("CreatedWorkerPod", "DeletedWorkerPod", name=cluster.name):
-        match = NAME.match(event.message)
-        if match and event.last and _is_of(scene, cluster, group, match[1]):
-            (made if event.reason == "CreatedWorkerPod" else gone)[match[1].rstrip(".,;")] = event.last
-    for pod in scene.workers:
-        if pod.cluster == cluster.name and pod.group == group.name and pod.created:
-            made.setdefault(pod.name, pod.created)
-    return made, gone
-
-
-def _is_of(scene: Scene, cluster: RayCluster, group: Group, pod: str) -> bool:
-    """Whether a Pod is of a group, by its name: `<cluster>-<group>-worker-<5>`, its beginning cut at 50 (util.go)."""
-    if any(one.name == pod for one in scene.workers):
-        return any(one.name == pod and one.group == group.name for one in scene.workers)
-    prefix = f"{cluster.name}-{group.name}-worker-"
-    return pod.startswith(prefix[:50]) or len(cluster.groups) == 1
-
-
-def _churn(cluster: RayCluster, group: Group, made: dict[str, datetime], gone: dict[str, datetime]) -> Churn:
-    lives = [seconds(made[name], at) for name, at in gone.items() if name in made]
-    bursts = _bursts(list(gone.values()))
-    gaps = []
-    for at in bursts:
-        later = [one for one in made.values() if one >= at]
-        if later:
-            gaps.append(seconds(at, min(later)))
-    steps = sorted(
-        [(at, 1) for at in made.values()] + [(at, -1) for at in gone.values()], key=lambda one: (one[0], one[1])
-    )
-    there, most = 0, 0
-    for _, step in steps:
-        there = max(0, there + step)
-        most = max(most, there)
-    return Churn(cluster, group, tuple(made.values()), tuple(gone.values()), tuple(lives), tuple(gaps), most)
-
-
-def _bursts(moments: list[datetime]) -> list[datetime]:
-    """The last of each bunch of moments that belong together."""
-    found: list[datetime] = []
-    for at in sorted(moments):
-        if found and seconds(found[-1], at) < JITTER_S / 3:
-            found[-1] = at
-        else:
-            found.append(at)
-    return found
 
 
 def min_floor_thrash(scene: Scene) -> Found | str:
@@ -119,7 +33,7 @@ def min_floor_thrash(scene: Scene) -> Found | str:
             and len(one.gone) >= 2
             and one.most <= least
             and _is_calm(scene)
-            and not _is_old_enough(scene, one)
+            and not _too_young(scene, one)
         ):
             period = median(one.lives) + median(one.gaps) if one.lives else median(one.gaps)
             said = (
@@ -143,7 +57,7 @@ def min_floor_thrash(scene: Scene) -> Found | str:
     return _no_churn(scene, "no group is thrown below its minReplicas")
 
 
-def _is_old_enough(scene: Scene, one: Churn) -> bool:
+def _too_young(scene: Scene, one: Churn) -> bool:
     """Whether Pods were removed before they could have been idle for the timeout: then it is not for idleness."""
     timeout = one.cluster.idle_timeout_s(one.group)
     return bool(one.lives) and median(one.lives) < 0.9 * timeout
@@ -177,7 +91,7 @@ def _thrashing(scene: Scene) -> list[Churn]:
     return [
         one
         for one in churns(scene)
-        if one.rounds >= 2 and one.most > one.group.bounds[0] * one.group.hosts and not _is_old_enough(scene, one)
+        if one.rounds >= 2 and one.most > one.group.bounds[0] * one.group.hosts and not _too_young(scene, one)
     ]
 
 
@@ -230,11 +144,21 @@ def _kept(scene: Scene) -> Iterator[tuple[Pod | None, texts.RayNode]]:
     """Workers that are not idle though nothing holds a resource of them, with what `ray status -v` says of each."""
     if not _settled(scene):
         return
-    for node in scene.status.nodes:
+    for node in scene.status.nodes or _workers_as_one(scene):
         pod = next((one for one in scene.workers if one.name == node.name or (one.ip and one.ip == node.name)), None)
         is_worker = pod is not None or (node.group not in ("", "headgroup") and not scene.is_head_name(node.name))
-        if is_worker and not node.idle_ms and (node.activity or node.used("object_store_memory")):
+        if is_worker and not node.idle_ms and (node.activity or node.used("object_store_memory") or not node.id):
             yield pod, node
+
+
+def _workers_as_one(scene: Scene) -> Iterator[texts.RayNode]:
+    """Without -v, what is said of all Ray nodes together, if there are workers that are not idle."""
+    groups = [group for group, number in scene.status.active.items() if group != "headgroup" and number]
+    if groups and scene.status.has_idle:
+        pods = [pod.name for pod in scene.workers if pod.group == groups[0] and pod.is_ready]
+        yield texts.RayNode(
+            pods[0] if len(pods) == 1 else f"a Ray node of {groups[0]}", groups[0], usage=scene.status.usage
+        )
 
 
 def _uses_store(node: texts.RayNode) -> bool:
@@ -270,7 +194,12 @@ def pinned_by_actor(scene: Scene) -> Found | str:
         return "a job runs: its actors have work"
     alive = [one for one in scene.actors or () if one.state == "ALIVE"]
     for _, node in _kept(scene):
-        here = [one for one in alive if one.is_on(node.id)]
+        # without -v nothing says where an actor is: then it is one of the workers if nothing else keeps them
+        here = (
+            alive
+            if not node.id and not node.used("object_store_memory")
+            else [one for one in alive if one.is_on(node.id)]
+        )
         busy = node.used("CPU") + node.used("GPU")
         held_by_actors = bool(here) and busy <= len(here) and not _serves(scene, here)
         unknown = scene.actors is None and node.is_free and _has_workers(node)

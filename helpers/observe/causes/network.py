@@ -20,7 +20,8 @@ NO_NAME = (
     "nodename nor servname", "bad address",
 )  # fmt: skip
 NO_WAY = ("timed out", "No route to host", "Network is unreachable", "Operation timed out")
-UNANSWERED = ("Failed to connect to GCS", "waiting for GCS to become available", "GCS to be ready")
+UNANSWERED = ("Failed to connect to GCS", "waiting for GCS to become available")
+AT_LIMIT = 0.8
 LOOKUPS = re.compile(r"\b(getent (ahosts|hosts)|nslookup|dig|host)\b")
 KNOCKS = re.compile(r"/dev/tcp/|\bnc\b|\bncat\b|\btelnet\b|\bcurl\b|\bwget\b|socket\.create_connection|health-check")
 EXIT = re.compile(r"exit code (\d+)|exit status (\d+)")
@@ -38,7 +39,14 @@ def waiting_workers(scene: Scene) -> list[Pod]:
     found = []
     for pod in scene.workers:
         head, one = scene.head_of(pod.cluster), pod.waits_for_head
-        if one and head and head.is_ready and scene.since(one.started or pod.created) > QUIET_S:
+        if not (head and head.is_ready) or pod.is_ready:
+            continue
+        waits = one is not None and scene.since(one.started or pod.created) > QUIET_S
+        # without that init container, `ray start` itself gives up
+        gives_up = pod.ray.restarts > 0 and any(
+            log.lines(UNANSWERED[0]) for log in scene.logs_of(pod.ray.name, pod.name)
+        )
+        if waits or gives_up:
             found.append(pod)
     return found
 
@@ -67,7 +75,7 @@ def network_blocked(scene: Scene) -> Found | str:
         return Found(said, (*knocked[:1], *policies[:1], *_good_lookups(scene)[:1], *_unanswered(scene)[:1]))
     if not pods:
         return "no worker waits for a head that is ready"
-    told = _unanswered(scene)
+    told = _unanswered(scene) or _still_waiting(scene)
     if not told or _failed_lookups(scene) or _unresolved(scene) or _policies(scene, DNS_PORT):
         return "no log says that the head's port is not reached" if scene.logs else ""
     said = (
@@ -87,27 +95,26 @@ def init_throttled(scene: Scene) -> Found | str:
         return "no init container waits for a head that is ready" if scene.pods else ""
     if _unanswered(scene):
         return "the checks of the init container come back, without an answer"
-    pod = pods[0]
+    pod = next((one for one in pods if one.waits_for_head), None)
+    if pod is None:
+        return "no init container waits"
     share, logs = scene.cpu_share(pod, pod.waits_for_head), scene.logs_of(WAIT, pod.name)
-    is_silent = bool(logs) and not any(line.strip() for log in logs for line in log.text.splitlines())
+    is_silent = bool(logs) and not any(log.text.strip() for log in logs)
     killed = [line for log in logs for line in log.lines("Killed", "Terminated", "timed out after")]
-    if (share is None or share < 0.8) and not is_silent and not killed:
+    if not ((share is not None and share > AT_LIMIT) or (share is None and (is_silent or killed))):
         return "the init container is not at its CPU limit" if share is not None else ""
     evidence = []
     if share is not None:
-        evidence.append(
-            Evidence(f"{pod.name}, {WAIT}: {share:.0%} of its CPU limit in use", "kubectl top pod --containers")
-        )
-    waited = scene.since(pod.waits_for_head.started)
+        told = f"{pod.name}, {WAIT}: {share:.0%} of its CPU limit in use"
+        evidence.append(Evidence(told, "kubectl top pod --containers"))
     if is_silent:
-        evidence.append(
-            Evidence(f"after {waited:.0f} s its log is empty: not one check has come back", logs[0].command)
-        )
+        waited = scene.since(pod.waits_for_head.started)
+        evidence.append(Evidence(f"after {waited:.0f} s its log is empty: no check has come back", logs[0].command))
     evidence += [Evidence(line[:300], logs[0].command) for line in killed[:1]]
     said = (
-        f"The head is ready, and the check of {pod.name} is too slow to see it: its init container is at its CPU limit."
+        f"The head is ready, and the check of {pod.name} is too slow to see it, at the CPU limit of its init container."
     )
-    return Found(said, tuple(evidence), "certain" if share and share >= 0.8 else LIKELY)
+    return Found(said, tuple(evidence), "certain" if share else LIKELY)
 
 
 # ---- what was tried ------------------------------------------------------------------------------------------------
@@ -156,9 +163,20 @@ def _unresolved(scene: Scene) -> tuple[Evidence, ...]:
 
 
 def _unanswered(scene: Scene) -> tuple[Evidence, ...]:
-    """Checks of the init container that came back without an answer, in the part of its log where it shows them."""
-    lines = of_logs(scene, *UNANSWERED[:2], containers=(WAIT,), most=1)
-    return lines or of_logs(scene, "seconds elapsed: Still waiting for GCS", containers=(WAIT,), most=1)
+    """Checks that came back without an answer of the head: lines of rpc_client.h and gcs_client.cc of Ray."""
+    return of_logs(scene, *UNANSWERED, most=1)
+
+
+def _still_waiting(scene: Scene) -> tuple[Evidence, ...]:
+    """Checks that failed and say no more; not those that say that versions differ, nor those that are too slow."""
+    logs = [log for log in scene.logs_of(WAIT) if "version mismatch" not in log.text.lower()]
+    slow = any(
+        (scene.cpu_share(pod, pod.waits_for_head) or 0) > AT_LIMIT
+        for pod in waiting_workers(scene)
+        if pod.waits_for_head
+    )
+    lines = [(log, line) for log in logs for line in log.lines("seconds elapsed: Still waiting for GCS")]
+    return () if slow else tuple(Evidence(line[:300], log.command) for log, line in lines[-1:])
 
 
 # ---- network policies ----------------------------------------------------------------------------------------------

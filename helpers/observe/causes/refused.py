@@ -145,17 +145,14 @@ def image_pull_failed(scene: Scene) -> Found | str:
     if not evidence:
         return "no container waits for an image" if scene.pods else ""
     told = of_events(event for event in scene.events_of("Failed", kind="Pod") if "pull" in event.message)
-    return Found(f"The image {images[0] if images else '?'} cannot be pulled.", tuple([*evidence[:2], *told[:1]]))
+    return Found(f"The image {images[0] if images else '?'} cannot be pulled.", (*evidence[:2], *told[:1]))
 
 
 # ---- versions ------------------------------------------------------------------------------------------------------
 
 # _check_ray_version in ray/scripts/scripts.py; check_version_info in ray/_private/utils.py. "Python patch version
 # mismatch" is a warning only
-_DIFFER = re.compile(
-    r"Ray version mismatch:|(?<!patch version )(?<!patch )\bVersion mismatch:|Python minor versions differ",
-    re.IGNORECASE,
-)
+_DIFFER = re.compile(r"\bversion mismatch:|Python minor versions differ", re.IGNORECASE)
 
 
 def version_mismatch(scene: Scene) -> Found | str:
@@ -176,7 +173,7 @@ def version_mismatch(scene: Scene) -> Found | str:
 
 
 def _differs(line: str) -> bool:
-    return bool(_DIFFER.search(line)) and "patch version mismatch" not in line
+    return bool(_DIFFER.search(line)) and "patch version mismatch" not in line.lower()
 
 
 def _versions_below(text: str) -> list[str]:

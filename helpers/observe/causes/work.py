@@ -30,7 +30,7 @@ OF_THE_SHELL = ("syntax error", "unexpected EOF while looking", "command not fou
 
 
 def workers_never_register(scene: Scene) -> Found | str:
-    late = [pod for pod in scene.workers if _runs_apart(scene, pod)]
+    late = [pod for pod in scene.workers if runs_apart(scene, pod)]
     if not late:
         return "every worker that runs is in the Ray cluster, or is still starting" if scene.workers else ""
     said = f"{count(len(late), 'worker Pod')} run and {'is' if len(late) == 1 else 'are'} not in the Ray cluster: Ray's container is up, its Ray node never joins."
@@ -55,7 +55,7 @@ def workers_never_register(scene: Scene) -> Found | str:
     return Found(said, (*evidence, *of_events(removed, 1), *logs), LIKELY)
 
 
-def _runs_apart(scene: Scene, pod: Pod) -> bool:
+def runs_apart(scene: Scene, pod: Pod) -> bool:
     """Whether Ray's container of a worker runs, and its Ray node is not in the Ray cluster."""
     if pod.is_leaving or pod.is_over or pod.is_ready or not pod.ray.is_running or pod.ray.restarts:
         return False
@@ -136,7 +136,7 @@ def gpu_missing(scene: Scene) -> Found | str:
         return Found("A Kubernetes node has no healthy GPU to give.", (shown,))
     if isinstance(driver_off_gpu(scene), Found):
         return "the cluster has GPUs: the process is on another Ray node"
-    lines = list(_no_gpu_lines(scene))
+    lines = [(line, pod) for line, pod in _no_gpu_lines(scene) if _wants_gpu(scene) or "Error" in line.text]
     hidden = _hidden(scene)
     if lines:
         line, pod = lines[0]
@@ -146,6 +146,12 @@ def gpu_missing(scene: Scene) -> Found | str:
     if hidden and wants and not _gpus(scene)[1]:
         return Found("The containers have a GPU, and Ray is told of none.", tuple(hidden[:2]))
     return "nobody says that there is no GPU" if scene.logs or scene.status else ""
+
+
+def _wants_gpu(scene: Scene) -> bool:
+    """Whether the cluster has, or asks for, GPUs at all: on others a program may say that it runs without."""
+    asked = scene.status is not None and any("GPU" in bundle for bundle, _ in scene.status.demands)
+    return asked or bool(_gpus(scene)[1]) or any(pod.has_gpu for pod in scene.pods)
 
 
 def _hidden(scene: Scene) -> list[Evidence]:
@@ -325,8 +331,11 @@ def app_failed(scene: Scene) -> Found | str:
         return Found(f"The application failed by itself: {messages[0].text[:200]}", tuple(messages[:3]))
     if scene.job is None and scene.service is None:
         return "no program of a user is said to have failed"
+    if isinstance(head_lost_during_job(scene), Found):
+        return "the head was lost, and the job with it"
     status = scene.job_status
-    if status.get("jobStatus") == "FAILED" or status.get("reason") == "AppFailed":
+    reason = status.get("reason")
+    if reason == "AppFailed" or (status.get("jobStatus") == "FAILED" and reason in (None, "", "SubmissionFailed")):
         shell = of_logs(scene, "Traceback", "Error:", *OF_THE_SHELL, containers=(SUBMITTER,), most=2)
         message = (status.get("message") or "").strip()
         return Found(
