@@ -15,9 +15,13 @@ from helpers.text import as_html
 
 MARKS = {NO_FAULT: "✔", UNKNOWN: "?"}
 KINDS = (*ROOTS, "Pod")
+# what an object that somebody has edited may lead to: one such is no reason to look for nothing at all
+ODD = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 # where two causes speak of the same thing, the first of them is said, and the second is left out
 SAME = {
-    "insufficient-node-capacity": ("upgrade-needs-double-capacity", "node-autoscaler-blocked", "no-node-autoscaler", "waiting-for-node"),
+    "insufficient-node-capacity": (
+        "upgrade-needs-double-capacity", "node-autoscaler-blocked", "no-node-autoscaler", "waiting-for-node",
+    ),
     "no-node-autoscaler": ("upgrade-needs-double-capacity",),
     "demand-bursty": ("idle-timeout-too-short", "min-floor-thrash"),
     "idle-timeout-too-short": ("min-floor-thrash",),
@@ -132,6 +136,8 @@ def why(snapshot: Snapshot, target: str = "") -> Diagnosis:
     if target:
         return diagnose(Scene(snapshot, find(snapshot, target)))
     found = [diagnose(Scene(snapshot, root)) for root in snapshot.roots()]
+    if not found:
+        raise CourseError("The dump holds a RayCronJob alone, which has no Pods of its own.", "Add its RayJobs to it.")
     return min(found, key=lambda one: _rank(one.cause))
 
 
@@ -171,8 +177,13 @@ def diagnose(scene: Scene) -> Diagnosis:
     """Ask each cause, in the order in which they bring about each other."""
     found: list[tuple[Cause, Found]] = []
     ruled_out: dict[str, str] = {}
+    odd: list[str] = []
     for cause in CAUSES:
-        seen = cause.look(scene)
+        try:
+            seen = cause.look(scene)
+        except ODD as error:
+            odd.append(f"{cause.id} could not be looked for: an object is not as the API server writes it ({error}).")
+            continue
         if isinstance(seen, Found):
             found.append((cause, seen))
         elif seen:
@@ -180,7 +191,7 @@ def diagnose(scene: Scene) -> Diagnosis:
     ids = {cause.id for cause, _ in found}
     named = [_named(cause, seen) for cause, seen in found if not ids & set(SAME.get(cause.id, ()))]
     first = named[0] if named else _without_cause(scene)
-    return Diagnosis(f"{scene.kind.lower()}/{scene.name}", first, tuple(named[1:]), ruled_out, _unread(scene))
+    return Diagnosis(f"{scene.kind.lower()}/{scene.name}", first, tuple(named[1:]), ruled_out, (*odd, *_unread(scene)))
 
 
 def _named(cause: Cause, seen: Found) -> Named:

@@ -332,7 +332,7 @@ class Scene:
     def describe(kind: str, name: str) -> str:
         return f"kubectl describe {kind.lower()} {name}"
 
-    # ---- what is not as it should be ----------------------------------------------------------------------------------
+    # ---- what is not as it should be ---------------------------------------------------------------------------------
 
     @cached_property
     def troubles(self) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ RAY_KINDS = (*ROOTS, "RayCronJob")
 TEXTS = ("ray_status", "ray_memory", "ray_list_actors", "top")
 NAMED_TEXTS = ("logs", "exec")
 VERSIONS = ("ray_version", "kuberay_version")
+LISTS = (
+    "conditions", "containers", "initContainers", "containerStatuses", "initContainerStatuses", "ownerReferences",
+    "workerGroupSpecs", "managedFields", "schedulingGates", "taints",
+)  # fmt: skip
+MAPPINGS = (
+    "metadata", "labels", "annotations", "lastState", "waiting", "running", "terminated", "limits", "requests",
+    "involvedObject", "template", "headGroupSpec", "autoscalerOptions", "scaleStrategy", "rayStartParams",
+)  # fmt: skip
 SAVE = "Save one by `kubectl get rayclusters,rayjobs,rayservices,pods,events,jobs,resourcequotas -o yaml > dump.yaml`."
 
 
@@ -104,7 +112,13 @@ def from_text(text: str) -> Snapshot:
     documents = _documents(text)
     if len(documents) == 1 and isinstance(documents[0], dict) and "objects" in documents[0]:
         return from_mapping(documents[0])
-    return _snapshot(_objects(documents, text), {})
+    found = _snapshot(_objects(documents, text), {})
+    # kubectl ends its output with a line break
+    return (
+        found
+        if text.endswith("\n")
+        else replace(found, unread=("The dump does not end with a line break: was it cut?",))
+    )
 
 
 def from_mapping(given: Mapping[str, Any]) -> Snapshot:
@@ -184,9 +198,30 @@ def _object(thing: Any, kind: str, which: str, text: str) -> Object:
             raise CourseError(
                 f"{which}, {kind}/{thing['metadata']['name']}, has a {part} that is no mapping{cut}.", SAVE
             )
+    if odd := next(_odd(thing, ""), ""):
+        what = f"{which}, {kind}/{thing['metadata']['name']}, is not as an API server has it: {odd}{cut}."
+        raise CourseError(what, SAVE)
     if kind in RAY_KINDS and not thing.get("spec"):
         raise CourseError(f"{which}, {kind}/{thing['metadata']['name']}, has no spec{cut}.", SAVE)
     return {**thing, "kind": kind}
+
+
+def _odd(thing: Any, path: str) -> Iterator[str]:
+    """Parts of an object that are lists or mappings in Kubernetes, and something else here."""
+    if not isinstance(thing, Mapping):
+        return
+    for key, value in thing.items():
+        where = f"{path}.{key}".lstrip(".")
+        if key in LISTS and value is not None:
+            if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+                yield f"{where} is no list of mappings"
+                return
+            for one in value:
+                yield from _odd(one, where)
+        elif key in MAPPINGS and value is not None and not isinstance(value, Mapping):
+            yield f"{where} is no mapping"
+        else:
+            yield from _odd(value, where)
 
 
 def _keys(document: Mapping[str, Any]) -> str:
@@ -231,6 +266,5 @@ def _moments(thing: Any) -> Iterator[datetime]:
     elif isinstance(thing, list | tuple):
         for value in thing:
             yield from _moments(value)
-    elif isinstance(thing, str) and len(thing) in range(19, 36) and thing[4:5] == "-" and "T" in thing:
-        if at := time_of(thing):
-            yield at
+    elif isinstance(thing, str) and len(thing) in range(19, 36) and "T" in thing and (at := time_of(thing)):
+        yield at

@@ -1,8 +1,9 @@
 """Why a cluster does not move, or does not shrink: the causes, in the order in which they bring about each other.
 
-base        what a cause is · refused   rights, quota, gates, images, versions · capacity  Kubernetes nodes
-ends        memory, disk, machines that go, probes, crashes, heads · network   names, ports, interfaces, the init container
-autoscaler  Ray's autoscaler · idle     nodes that come and go, or stay · work      workers that do not join, GPUs, jobs
+base        what a cause is · refused  rights, quota, gates, images, versions · capacity  Kubernetes nodes
+ends        memory, disk, machines that go, probes, crashes, heads · network  names, ports, the init container
+autoscaler  Ray's autoscaler · idle  Ray nodes that come and go, or stay · churn  how Pods have come and gone
+work        workers that do not join, GPUs, jobs
 
 Each function looks at a scene and returns the cause with its evidence, or what rules it out.
 """
@@ -18,26 +19,38 @@ CAUSES = (
     Cause(
         "job-deadline-exceeded",
         "the RayJob ran into its deadline",
-        "Give it more time (activeDeadlineSeconds, preRunningDeadlineSeconds), or make it need less; look at jobDeploymentStatus, not at jobStatus.",
+        (
+            "Give it more time (activeDeadlineSeconds, preRunningDeadlineSeconds), or make it need less; look at"
+            " jobDeploymentStatus, not at jobStatus."
+        ),
         work.job_deadline_exceeded,
     ),
     Cause(
         "sidecar-submitter-failed",
         "the submitter in the head Pod ended before the cluster was ready",
-        "Delete the RayJob and apply it again with submissionMode K8sJobMode, so that a submitter's end does not make the head unready.",
+        (
+            "Delete the RayJob and apply it again with submissionMode K8sJobMode, so that a submitter's end does"
+            " not make the head unready."
+        ),
         work.sidecar_submitter_failed,
     ),
     Cause(
         "head-lost-during-job",
         "the head was replaced while a job ran",
-        "Run the job again (backoffLimit does that by itself), and keep the head where nobody moves it: enough memory, no spot machine, an annotation against eviction.",
+        (
+            "Run the job again (backoffLimit does that by itself), and keep the head where nobody moves it:"
+            " enough memory, no spot machine, an annotation against eviction."
+        ),
         work.head_lost_during_job,
     ),
     # the API server, or somebody else, does not let a Pod be or begin
     Cause(
         "rbac-denied",
         "a service account lacks a right",
-        "Leave serviceAccountName out of the head's template, so that KubeRay makes account and rights, or bind the same rights: Pods get, list, watch, patch; RayClusters get, patch.",
+        (
+            "Leave serviceAccountName out of the head's template, so that KubeRay makes account and rights, or"
+            " bind the same rights: Pods get, list, watch, patch; RayClusters get, patch."
+        ),
         refused.rbac_denied,
     ),
     Cause(
@@ -73,20 +86,29 @@ CAUSES = (
     Cause(
         "upgrade-needs-double-capacity",
         "the second cluster of an upgrade finds no room beside the first",
-        "Give the upgrade room for a second cluster, or set upgradeStrategy.type to None and replace the cluster in a pause.",
+        (
+            "Give the upgrade room for a second cluster, or set upgradeStrategy.type to None and replace the"
+            " cluster in a pause."
+        ),
         capacity.upgrade_needs_double_capacity,
     ),
     # something has ended, or been taken away
     Cause(
         "spill-filled-disk",
         "spilled objects filled the local disk",
-        "Mount a volume for spilled objects, set an ephemeral-storage request, and keep less in the object store at a time.",
+        (
+            "Mount a volume for spilled objects, set an ephemeral-storage request, and keep less in the object"
+            " store at a time."
+        ),
         ends.spill_filled_disk,
     ),
     Cause(
         "head-evicted-node-scale-down",
         "the head was moved off a machine that was being removed",
-        'Annotate the head\'s template: cluster-autoscaler.kubernetes.io/safe-to-evict: "false", or karpenter.sh/do-not-disrupt: "true".',
+        (
+            'Annotate the head\'s template: cluster-autoscaler.kubernetes.io/safe-to-evict: "false", or'
+            ' karpenter.sh/do-not-disrupt: "true".'
+        ),
         ends.head_evicted_node_scale_down,
     ),
     Cause(
@@ -98,13 +120,19 @@ CAUSES = (
     Cause(
         "head-oom",
         "the head ran out of memory",
-        'Give the head more memory (4 GiB is little), set num-cpus: "0" on it, and move drivers off it (entrypointNumCpus).',
+        (
+            'Give the head more memory (4 GiB is little), set num-cpus: "0" on it, and move drivers off it'
+            " (entrypointNumCpus)."
+        ),
         ends.head_oom,
     ),
     Cause(
         "probe-too-strict",
         "Ray is alive, the probe gives it too little time",
-        "Give the head more CPU, and write probes of your own with a longer timeoutSeconds and a higher failureThreshold.",
+        (
+            "Give the head more CPU, and write probes of your own with a longer timeoutSeconds and a higher"
+            " failureThreshold."
+        ),
         ends.probe_too_strict,
     ),
     Cause(
@@ -129,7 +157,10 @@ CAUSES = (
     Cause(
         "node-autoscaler-blocked",
         "the node autoscaler looked and no pool fits",
-        "Make a pool fit the Pod (its maximum, shape, labels and taints, the cloud's stock), or the Pod fit a pool (requests, tolerations, selectors).",
+        (
+            "Make a pool fit the Pod (its maximum, shape, labels and taints, the cloud's stock), or the Pod fit a"
+            " pool (requests, tolerations, selectors)."
+        ),
         capacity.node_autoscaler_blocked,
     ),
     Cause(
@@ -141,7 +172,10 @@ CAUSES = (
     Cause(
         "allocation-timeout",
         "Pods are deleted because they took too long to join",
-        "Make the start faster (image, machine), or give it longer: RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S in autoscalerOptions.env.",
+        (
+            "Make the start faster (image, machine), or give it longer:"
+            " RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S in autoscalerOptions.env."
+        ),
         capacity.allocation_timeout,
     ),
     Cause(
@@ -160,7 +194,10 @@ CAUSES = (
     Cause(
         "init-oom",
         "the init container runs out of memory",
-        "Its limit is fixed (256Mi): switch it off (ENABLE_INIT_CONTAINER_INJECTION=false on the operator) and write one of your own, or use an image that starts with less.",
+        (
+            "Its limit is fixed (256Mi): switch it off (ENABLE_INIT_CONTAINER_INJECTION=false on the operator)"
+            " and write one of your own, or use an image that starts with less."
+        ),
         ends.init_oom,
     ),
     Cause(
@@ -178,13 +215,19 @@ CAUSES = (
     Cause(
         "init-throttled",
         "the init container's check is too slow at its CPU limit",
-        "Its limit is fixed (200m): use an image whose `import ray` is fast, or switch it off (ENABLE_INIT_CONTAINER_INJECTION=false) and write one of your own.",
+        (
+            "Its limit is fixed (200m): use an image whose `import ray` is fast, or switch it off"
+            " (ENABLE_INIT_CONTAINER_INJECTION=false) and write one of your own."
+        ),
         network.init_throttled,
     ),
     Cause(
         "workers-never-register",
         "Pods run but never join the Ray cluster",
-        "Read the log of such a worker: its init container, its Ray version and Python, and whether it reaches the head on 6379.",
+        (
+            "Read the log of such a worker: its init container, its Ray version and Python, and whether it"
+            " reaches the head on 6379."
+        ),
         work.workers_never_register,
     ),
     # Ray's autoscaler
@@ -209,13 +252,19 @@ CAUSES = (
     Cause(
         "api-timeout-false-idle",
         "a failed call to the API server made running nodes look idle",
-        "Use a newer Ray with the autoscaler v2, which asks a Ray node before it goes; a minReplicas keeps the service alive meanwhile.",
+        (
+            "Use a newer Ray with the autoscaler v2, which asks a Ray node before it goes; a minReplicas keeps"
+            " the service alive meanwhile."
+        ),
         autoscaler.api_timeout_false_idle,
     ),
     Cause(
         "two-writers",
         "something besides the autoscaler writes replicas",
-        "Leave replicas out of what that tool applies, or let it ignore /spec/workerGroupSpecs/*/replicas and scaleStrategy.",
+        (
+            "Leave replicas out of what that tool applies, or let it ignore /spec/workerGroupSpecs/*/replicas and"
+            " scaleStrategy."
+        ),
         autoscaler.two_writers,
     ),
     Cause(
@@ -246,13 +295,19 @@ CAUSES = (
     Cause(
         "driver-off-gpu",
         "GPUs are there, the process that drives them sits on a node without one",
-        'Put it on a GPU (num_gpus or placement_group_bundles of the deployment, entrypointNumGpus of the job), and set num-cpus: "0" on the head.',
+        (
+            "Put it on a GPU (num_gpus or placement_group_bundles of the deployment, entrypointNumGpus of the"
+            ' job), and set num-cpus: "0" on the head.'
+        ),
         work.driver_off_gpu,
     ),
     Cause(
         "gpu-missing",
         "no GPU is there or visible",
-        "See that the container has a GPU limit, that the device plug-in runs on that Kubernetes node, and that Ray is told of the GPU.",
+        (
+            "See that the container has a GPU limit, that the device plug-in runs on that Kubernetes node, and"
+            " that Ray is told of the GPU."
+        ),
         work.gpu_missing,
     ),
     Cause(

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from helpers.model.raycluster import Group, NotCounted
 from helpers.observe import texts
-from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events, of_logs
+from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events, of_logs, shape
 from helpers.observe.scene import Log, RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import AUTOSCALER, seconds
@@ -90,12 +90,18 @@ def autoscaler_not_enabled(scene: Scene) -> Found | str:
         if (wants and cluster.groups) or (empty and len(empty) == len(cluster.groups) and spread):
             evidence = [
                 Evidence(
-                    f"enableInTreeAutoscaling of {cluster.name} is {cluster.spec.get('enableInTreeAutoscaling', 'not written')}",
+                    (
+                        f"enableInTreeAutoscaling of {cluster.name} is"
+                        f" {cluster.spec.get('enableInTreeAutoscaling', 'not written')}"
+                    ),
                     f"kubectl get raycluster {cluster.name} -o yaml",
                 )
             ]
             evidence += _demand(scene)
-            said = f"No autoscaler runs for {cluster.name}: its groups keep the replicas that are written, whatever is asked."
+            said = (
+                f"No autoscaler runs for {cluster.name}: its groups keep the replicas that are written, whatever"
+                " is asked."
+            )
             return Found(said, tuple(evidence), "certain" if wants else LIKELY)
     return "nothing waits for more than there is" if scene.status else ""
 
@@ -116,16 +122,12 @@ def _demand(scene: Scene) -> list[Evidence]:
 
 
 def _demands_shown(status: texts.RayStatus) -> list[str]:
-    shown = [f"{number} x {_bundle(bundle)}" for bundle, number in status.demands]
+    shown = [f"{number} x {shape(bundle)}" for bundle, number in status.demands]
     shown += [
-        f"{number} x {strategy} of " + ", ".join(f"{n} x {_bundle(one)}" for one, n in parts)
+        f"{number} x {strategy} of " + ", ".join(f"{n} x {shape(one)}" for one, n in parts)
         for parts, strategy, number in status.gangs
     ]
     return shown
-
-
-def _bundle(bundle: texts.Bundle) -> str:
-    return "{" + ", ".join(f"{name}: {amount:g}" for name, amount in bundle.items()) + "}"
 
 
 # ---- it is too slow ------------------------------------------------------------------------------------------------
@@ -195,7 +197,8 @@ def _throttled(scene: Scene) -> list[Evidence]:
 
 API_FAILED = re.compile(
     r"(ReadTimeout|ConnectTimeout|ConnectionError|ReadTimeoutError|Read timed out|Max retries exceeded"
-    r"|5\d\d Server Error|429 Client Error|Connection refused|Connection reset|Error during autoscaling|context deadline exceeded)"
+    r"|5\d\d Server Error|429 Client Error|Connection refused|Connection reset|Error during"
+    r" autoscaling|context deadline exceeded)"
 )
 WENT_IDLE = re.compile(
     r"Terminating the node with id (\S+) .*\(idle\)|Removing (\d+) nodes? of type (\S+) \(idle\)|draining ray: .*idle",
@@ -257,9 +260,12 @@ def _api_failures(scene: Scene) -> bool:
 
 
 def two_writers(scene: Scene) -> Found | str:
-    """Something besides the autoscaler writes `replicas`. What shows it: who wrote the object (managedFields), Pods that
-    the operator removed as too many (its event says "Deleted Pod", and "Deleted pod" of those that the autoscaler
-    named: raycluster_controller.go), and Pods beyond `replicas` that nobody named."""
+    """Something besides the autoscaler writes `replicas`.
+
+    What shows it: who wrote the object (managedFields), Pods that the operator removed as too many (its event says
+    "Deleted Pod", and "Deleted pod" of those that the autoscaler named: raycluster_controller.go), and Pods beyond
+    `replicas` that nobody named.
+    """
     for cluster in scene.clusters:
         if not cluster.is_autoscaling:
             continue
@@ -307,12 +313,15 @@ def _beyond(scene: Scene, cluster: RayCluster) -> Iterator[Evidence]:
         named = set((group.spec.get("scaleStrategy") or {}).get("workersToDelete") or ())
         pods = [pod for pod in scene.pods_of(cluster, group) if pod.name not in named]
         if len(pods) > group.desired_pods:
-            told = f"group {group.name} has {count(len(pods), 'Pod')} and wants {group.desired_pods}, and workersToDelete names none of them"
+            told = (
+                f"group {group.name} has {count(len(pods), 'Pod')} and wants {group.desired_pods}, and"
+                " workersToDelete names none of them"
+            )
             yield Evidence(told, f"kubectl get raycluster {cluster.name} -o yaml")
 
 
 def _again(scene: Scene, cluster: RayCluster) -> Iterator[Evidence]:
-    """The autoscaler has added to a group several times, without having removed anything between, and it is no bigger."""
+    """The autoscaler has added to a group several times, has removed nothing between, and the group is no bigger."""
     added: dict[str, list[tuple[Log, str]]] = defaultdict(list)
     for log in scene.autoscaler_logs:
         for line in log.text.splitlines():
@@ -337,7 +346,10 @@ def _held_down(scene: Scene, cluster: RayCluster) -> Iterator[Evidence]:
                 group for group in cluster.groups if _holds(group, bundle) and not _is_full(scene, cluster, group)
             ]
             if growing and _verdict(scene, bundle) == FITS and not _has_room_now(status, bundle):
-                told = f"{number} x {_bundle(bundle)} waits, {growing[0].name} may grow, and replicas is {growing[0].desired_pods}"
+                told = (
+                    f"{number} x {shape(bundle)} waits, {growing[0].name} may grow, and replicas is"
+                    f" {growing[0].desired_pods}"
+                )
                 yield Evidence(told, scene.on_head("ray status"))
                 return
 
@@ -383,7 +395,10 @@ def launch_request_swallowed(scene: Scene) -> Found | str:
             f"{group.name}: {number} launching, replicas {group.desired_pods}, {count(len(pods), 'Pod')}",
             scene.on_head("ray status"),
         )
-        said = f"The autoscaler waits for {count(number, 'Ray node')} of {group.name} that it believes to have asked for, and replicas of {cluster.name} was not changed."
+        said = (
+            f"The autoscaler waits for {count(number, 'Ray node')} of {group.name} that it believes to have asked"
+            f" for, and replicas of {cluster.name} was not changed."
+        )
         return Found(said, (shown, *again[-2:]), "certain" if again else LIKELY)
     return "no launch waits without the RayCluster being changed"
 
@@ -399,7 +414,7 @@ def _asked_s(scene: Scene, group: Group) -> float | None:
     return scene.since(max(moments)) if moments else None
 
 
-# ---- it cannot give ----------------------------------------------------------------------------------------------------
+# ---- it cannot give ------------------------------------------------------------------------------------------------
 
 FITS, FULL, NEVER = "fits", "full", "never"
 
@@ -408,9 +423,7 @@ def infeasible_demand(scene: Scene) -> Found | str:
     bad = [shown for shown, verdict in _judged(scene) if verdict == NEVER]
     if not bad:
         return _no_demand(scene, "every shape that is asked for fits a group")
-    groups = "; ".join(
-        f"{group.name}: {_bundle(shape)}" for cluster, group in scene.autoscaled if (shape := _shape(group))
-    )
+    groups = "; ".join(f"{group.name}: {shape(told)}" for cluster, group in scene.autoscaled if (told := _shape(group)))
     said = f"{bad[0]} is asked for, and no group has Ray nodes of that shape ({groups})."
     return Found(said, (Evidence(f"pending: {bad[0]}", scene.on_head("ray status")), *_refused_lines(scene)))
 
@@ -424,7 +437,10 @@ def max_replicas_reached(scene: Scene) -> Found | str:
         f"{group.name}: {group.max_pods}" for cluster, group in scene.autoscaled if _is_full(scene, cluster, group)
     ]
     what = full[0] if full else "more"
-    said = f"{what} is asked for, and the groups that fit have as many Pods as maxReplicas allows ({', '.join(at_most) or 'all'})."
+    said = (
+        f"{what} is asked for, and the groups that fit have as many Pods as maxReplicas allows"
+        f" ({', '.join(at_most) or 'all'})."
+    )
     shown = [Evidence(f"pending: {one}", scene.on_head("ray status")) for one in full[:2]]
     return Found(said, (*shown, *capped[:1], *_refused_lines(scene)))
 
@@ -447,17 +463,17 @@ def _judged(scene: Scene) -> Iterator[tuple[str, str]]:
         return
     status = scene.status
     for bundle, number in status.demands if status else ():
-        yield f"{number} x {_bundle(bundle)}", _verdict(scene, bundle)
+        yield f"{number} x {shape(bundle)}", _verdict(scene, bundle)
     for parts, strategy, number in status.gangs if status else ():
-        shown = f"{number} x {strategy} of " + ", ".join(f"{n} x {_bundle(one)}" for one, n in parts)
+        shown = f"{number} x {strategy} of " + ", ".join(f"{n} x {shape(one)}" for one, n in parts)
         yield shown, _verdict_of_gang(scene, parts, strategy)
     for bundle, number in status.requests if status else ():
         if _verdict(scene, bundle) == NEVER:
-            yield f"{number} x {_bundle(bundle)} by request_resources()", NEVER
+            yield f"{number} x {shape(bundle)} by request_resources()", NEVER
     if not status:
         for bundle in _refused(scene):
             # the autoscaler has said that it cannot; the rest is whether it ever could
-            yield _bundle(bundle), NEVER if _verdict(scene, bundle) == NEVER else FULL
+            yield shape(bundle), NEVER if _verdict(scene, bundle) == NEVER else FULL
 
 
 def _verdict(scene: Scene, bundle: Mapping[str, float]) -> str:
@@ -508,8 +524,8 @@ def _is_free(usage: Mapping[str, tuple[float, float]], wanted: Mapping[str, floa
 
 
 def _holds(group: Group, wanted: Mapping[str, float]) -> bool:
-    shape = _shape(group)
-    return shape is not None and all(shape.get(name, 0) >= amount for name, amount in wanted.items())
+    there = _shape(group)
+    return there is not None and all(there.get(name, 0) >= amount for name, amount in wanted.items())
 
 
 def _shape(group: Group) -> dict[str, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from helpers.observe.scene import Scene
@@ -79,6 +79,20 @@ def of_logs(scene: Scene, *needles: str, containers: Iterable[str] = (), most: i
         if not wanted or log.container in wanted
         for line in log.lines(*needles)[:most]
     )[:most]
+
+
+def shape(bundle: Mapping[str, float]) -> str:
+    """Resources as people write them.
+
+    Example:
+        >>> shape({"CPU": 1.0, "memory": 2**30})
+        '{CPU: 1, memory: 1 GiB}'
+    """
+    return "{" + ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in bundle.items()) + "}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.4g} GiB" if name.endswith("memory") else f"{amount:g}"
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -12,8 +12,8 @@ from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import Event, Pod, seconds
 
-# of the Cluster Autoscaler (its events on Pods, in cluster-autoscaler/processors/status and core/scaleup), of GKE's, and
-# of Karpenter (Nominated, and FailedScheduling from its own component)
+# of the Cluster Autoscaler (its events on Pods, in cluster-autoscaler/processors/status and core/scaleup), of GKE's,
+# and of Karpenter (Nominated, and FailedScheduling from its own component)
 ASKED = ("TriggeredScaleUp", "Nominated")
 REFUSED = ("NotTriggerScaleUp", "FailedScaleUp", "FailedToScaleUpGroup", "InsufficientCapacityError")
 NODE_AUTOSCALERS = ("cluster-autoscaler", "karpenter", "cluster-autoscaler-status")
@@ -42,7 +42,10 @@ def node_autoscaler_blocked(scene: Scene) -> Found | str:
     yes = _newest(scene, pods, refused=False)
     if no is None or (yes and str(yes.last) > str(no.last)):
         return "the node autoscaler does not say that no pool fits" if yes or no else ""
-    said = f"The node autoscaler has looked at {pods[0].name}, and can make no Kubernetes node for it: {no.message[:300].rstrip('.')}."
+    said = (
+        f"The node autoscaler has looked at {pods[0].name}, and can make no Kubernetes node for it:"
+        f" {no.message[:300].rstrip('.')}."
+    )
     return Found(said, (*of_events([no]), *_unfit(scene, pods)))
 
 
@@ -86,7 +89,7 @@ def insufficient_node_capacity(scene: Scene) -> Found | str:
 
 
 def upgrade_needs_double_capacity(scene: Scene) -> Found | str:
-    """The second cluster of a RayService's upgrade (type NewCluster: kuberay's rayservice_controller.go) finds no room."""
+    """The second cluster of a RayService's upgrade (NewCluster in rayservice_controller.go) finds no room."""
     status = (scene.service or {}).get("status") or {}
     old = (status.get("activeServiceStatus") or {}).get("rayClusterName")
     new = (status.get("pendingServiceStatus") or {}).get("rayClusterName")
@@ -129,7 +132,7 @@ def allocation_timeout(scene: Scene) -> Found | str:
 
 
 def _given_up(scene: Scene) -> Found | str:
-    """Without its log: Pods that the autoscaler removed all at the age of its timeout, while they were still starting."""
+    """Without its log: Pods that the autoscaler removed at the age of its timeout, while they were still starting."""
     for one in churns(scene):
         limits = [
             limit
@@ -137,7 +140,10 @@ def _given_up(scene: Scene) -> Found | str:
             if one.lives and all(0 <= age - limit < SLACK_S for age in one.lives)
         ]
         if limits and scene.pods_of(one.cluster, one.group):
-            said = f"Pods of {one.group.name} are deleted {limits[0]:.0f} s after their creation, while they are still starting."
+            said = (
+                f"Pods of {one.group.name} are deleted {limits[0]:.0f} s after their creation, while they are"
+                " still starting."
+            )
             return Found(said, of_events(scene.events_of("DeletedWorkerPod", "CreatedWorkerPod")), LIKELY)
     return "no Pod was removed at the age of the allocation timeout" if scene.events else ""
 
@@ -231,7 +237,7 @@ def _signs(scene: Scene) -> list[str]:
 
 
 def _would_fit(scene: Scene, pod: Pod, old: str) -> bool:
-    """Whether a Pod would find room if another cluster were gone; without Kubernetes nodes to look at, it is believed."""
+    """Whether a Pod would find room if another cluster were gone; believed, if no Kubernetes node can be looked at."""
     nodes = scene.snapshot.of_kind("Node")
     if not nodes:
         return "Insufficient" in _why_unfit(scene, pod)

@@ -27,7 +27,10 @@ GOING = (
 # notices that a cloud takes a machine back: Karpenter's interruption controller, aws-node-termination-handler, GKE, AKS
 SPOT_REASONS = ("SpotInterrupted", "SpotInterruption", "PreemptScheduled")
 SPOT_TEXT = re.compile(
-    r"spot interruption|spot instance.*(interrupt|terminat)|instance (is being |was )?preempted|preemption notice|DRAIN_NODE_REASON_PREEMPTION",
+    (
+        r"spot interruption|spot instance.*(interrupt|terminat)|instance (is being |was )?preempted|preemption"
+        r" notice|DRAIN_NODE_REASON_PREEMPTION"
+    ),
     re.IGNORECASE,
 )
 SPOT_LABELS = {
@@ -418,7 +421,10 @@ def head_not_restarted(scene: Scene) -> Found | str:
         head = scene.head_of(cluster.name)
         ended = _ended_at(head) if head and not head.is_leaving else None
         if ended and scene.since(ended) > REPLACE_S:
-            said = f"The head Pod {head.name} ended {scene.since(ended):.0f} s ago, and neither kubelet nor operator has replaced it."
+            said = (
+                f"The head Pod {head.name} ended {scene.since(ended):.0f} s ago, and neither kubelet nor operator"
+                " has replaced it."
+            )
             shown = f"Pod {head.name}: {head.phase}, restartPolicy {head.spec.get('restartPolicy')}"
             return Found(said, (Evidence(shown, scene.describe("pod", head.name)),))
         if head is None and not cluster.is_suspended and scene.since(_without_head(scene, cluster)) > REPLACE_S:

@@ -8,7 +8,7 @@ from statistics import median
 
 from helpers.model.raycluster import Group, version_in
 from helpers.observe import texts
-from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, shape
 from helpers.observe.causes.capacity import unplaced
 from helpers.observe.causes.churn import Churn, churns
 from helpers.observe.scene import RayCluster, Scene
@@ -37,8 +37,8 @@ def min_floor_thrash(scene: Scene) -> Found | str:
         ):
             period = median(one.lives) + median(one.gaps) if one.lives else median(one.gaps)
             said = (
-                f"The autoscaler removes idle Ray nodes of {one.group.name} though minReplicas is {one.group.bounds[0]}, and the"
-                f" operator makes new ones, every {period:.0f} s."
+                f"The autoscaler removes idle Ray nodes of {one.group.name} though minReplicas is"
+                f" {one.group.bounds[0]}, and the operator makes new ones, every {period:.0f} s."
             )
             ray = f"Ray {_ray_version(scene)}" if _ray_version(scene) else "the Ray"
             shown = Evidence(
@@ -68,21 +68,28 @@ def idle_timeout_too_short(scene: Scene) -> Found | str:
         timeout, gap = one.cluster.idle_timeout_s(one.group), median(one.gaps)
         if gap + timeout <= max(BRIDGE * timeout, BRIDGE_S, 2 * _start_s(scene, one)):
             said = (
-                f"Ray nodes of {one.group.name} go after {timeout:.0f} s of idleness, and {gap:.0f} s later new ones are made:"
+                f"Ray nodes of {one.group.name} go after {timeout:.0f} s of idleness, and {gap:.0f} s later new ones"
+                " are made:"
                 " the gaps in the load are a little longer than the timeout."
             )
             return Found(
                 said,
                 _comings(scene),
                 LIKELY,
-                f"Set idleTimeoutSeconds of {one.group.name} above {gap + timeout:.0f} s, or minReplicas to what is always needed.",
+                (
+                    f"Set idleTimeoutSeconds of {one.group.name} above {gap + timeout:.0f} s, or minReplicas to"
+                    " what is always needed."
+                ),
             )
     return _no_churn(scene, "no nodes are made again soon after they went")
 
 
 def demand_bursty(scene: Scene) -> Found | str:
     for one in _thrashing(scene):
-        said = f"Ray nodes of {one.group.name} come and go with the load: {median(one.gaps):.0f} s lie between a removal and the next launch."
+        said = (
+            f"Ray nodes of {one.group.name} come and go with the load: {median(one.gaps):.0f} s lie between a"
+            " removal and the next launch."
+        )
         return Found(said, _comings(scene), LIKELY)
     return _no_churn(scene, "nodes do not come and go")
 
@@ -183,7 +190,10 @@ def pinned_by_object_refs(scene: Scene) -> Found | str:
 def object_store_in_use(scene: Scene) -> Found | str:
     for _, node in _kept(scene):
         if _uses_store(node) and scene.memory is not None and scene.memory.has_table and not scene.memory.references:
-            said = f"{node.name} is kept by its object store, though no reference is listed: perhaps copies that were never dropped; which, is not known."
+            said = (
+                f"{node.name} is kept by its object store, though no reference is listed: perhaps copies that were"
+                " never dropped; which, is not known."
+            )
             shown = Evidence(scene.memory.used or "no reference is listed", scene.on_head("ray memory"))
             return Found(said, (_activity(scene, node), shown), POSSIBLE)
     return _not_kept(scene, "no node is kept by its object store alone")
@@ -226,7 +236,7 @@ def pinned_by_request_resources(scene: Scene) -> Found | str:
         return "no standing request" if status else ""
     if not _settled(scene) or not _idlers(scene):
         return "what request_resources() asks for is in use, or on its way"
-    asked = ", ".join(f"{number} x {bundle}" for bundle, number in ((dict(b), n) for b, n in status.requests))
+    asked = ", ".join(f"{number} x {shape(bundle)}" for bundle, number in status.requests)
     said = f"Idle Ray nodes are kept by the standing request of request_resources(): {asked}."
     return Found(said, (Evidence(f"From request_resources: {asked}", scene.on_head("ray status")), *_idle_shown(scene)))
 

@@ -82,8 +82,10 @@ def network_blocked(scene: Scene) -> Found | str:
         f"{pods[0].name} waits for a head that is ready: the way to its port {GCS_PORT} seems cut, or its name unknown."
     )
     fix = (
-        f"Ask in the Pod itself: `kubectl exec {pods[0].name} -c {WAIT} -- getent hosts {pods[0].cluster}-head-svc`, then"
-        f" `… -- timeout 3 bash -c '</dev/tcp/{pods[0].cluster}-head-svc/{GCS_PORT}'`; look for a NetworkPolicy or a mesh."
+        f"Ask in the Pod itself: `kubectl exec {pods[0].name} -c {WAIT} -- getent hosts"
+        f" {pods[0].cluster}-head-svc`, then"
+        f" `… -- timeout 3 bash -c '</dev/tcp/{pods[0].cluster}-head-svc/{GCS_PORT}'`; look for a"
+        " NetworkPolicy or a mesh."
     )
     return Found(said, told, POSSIBLE, fix)
 
@@ -295,7 +297,10 @@ def nccl_wrong_interface(scene: Scene) -> Found | str:
     ]
     if wrong:
         _, _, interface, address = wrong[0]
-        said = f"The process group chose {interface} ({address}), which is no address of a Pod: the others are not reached."
+        said = (
+            f"The process group chose {interface} ({address}), which is no address of a Pod: the others are not"
+            " reached."
+        )
         return Found(said, tuple(Evidence(line[:300], log.command) for log, line, _, _ in wrong[:3]))
     gloo = [
         Evidence(line.strip()[:300], log.command)

@@ -12,16 +12,18 @@ from helpers.observe.things import SUBMITTER, Container, Event, Pod, later, seco
 
 JOIN_S = 120  # in which a Ray node joins, once its container runs
 NO_GPU = re.compile(
-    r"has no GPU available|No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device|NVIDIA-SMI has failed"
-    r"|CUDA driver version is insufficient|Failed to initialize NVML|nvidia-smi: command not found|libcuda\.so\.1: cannot open"
-    r"|Torch not compiled with CUDA enabled|requires (at least )?(one |a )?GPU|no (visible )?GPUs? (is|are|was|were)? ?(found|available|detected|visible)",
+    r"has no GPU available|No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device"
+    r"|NVIDIA-SMI has failed|CUDA driver version is insufficient|Failed to initialize NVML"
+    r"|nvidia-smi: command not found|libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled"
+    r"|requires (at least )?(one |a )?GPU|no (visible )?GPUs? (is|are|was|were)? ?(found|available|detected|visible)",
     re.IGNORECASE,
 )
 ADDRESS = re.compile(r"\bip=(\d+\.\d+\.\d+\.\d+)|'node:(\d+\.\d+\.\d+\.\d+)'")
 UNHEALTHY_DEVICE = "no healthy devices present"
 UNANSWERED = (
     "Connection refused", "Max retries exceeded", "Failed to connect to Ray", "ConnectionError", "No available agent",
-    "NewConnectionError", "status code 50", "timed out", "Name or service not known", "Temporary failure in name resolution",
+    "NewConnectionError", "status code 50", "timed out", "Name or service not known",
+    "Temporary failure in name resolution",
 )  # fmt: skip
 OF_THE_SHELL = ("syntax error", "unexpected EOF while looking", "command not found")
 
@@ -33,10 +35,16 @@ def workers_never_register(scene: Scene) -> Found | str:
     late = [pod for pod in scene.workers if runs_apart(scene, pod)]
     if not late:
         return "every worker that runs is in the Ray cluster, or is still starting" if scene.workers else ""
-    said = f"{count(len(late), 'worker Pod')} run and {'is' if len(late) == 1 else 'are'} not in the Ray cluster: Ray's container is up, its Ray node never joins."
+    said = (
+        f"{count(len(late), 'worker Pod')} run and {'is' if len(late) == 1 else 'are'} not in the Ray cluster:"
+        " Ray's container is up, its Ray node never joins."
+    )
     evidence = [
         Evidence(
-            f"Pod {late[0].name}: {late[0].ray.name} runs for {scene.since(late[0].ray.started):.0f} s and is not ready",
+            (
+                f"Pod {late[0].name}: {late[0].ray.name} runs for {scene.since(late[0].ray.started):.0f} s and is"
+                " not ready"
+            ),
             scene.describe("pod", late[0].name),
         )
     ]
@@ -114,7 +122,10 @@ def driver_off_gpu(scene: Scene) -> Found | str:
         return "the process that says it is on a Ray node with a GPU, or there is none"
     line, pod = off[0]
     where = f"on {pod.name}, which has none" if pod else "on a Ray node that has none"
-    said = f"The process that drives the GPUs sits {where}; the cluster has {total or len(with_gpu):g}, {used:g} of them in use."
+    said = (
+        f"The process that drives the GPUs sits {where}; the cluster has {total or len(with_gpu):g}, {used:g} of"
+        " them in use."
+    )
     shown = [Evidence(f"{used:g} of {total:g} GPU in use", scene.on_head("ray status"))] if total else []
     return Found(said, (line, *shown, *_actors_off(scene)), "certain" if pod else LIKELY)
 
@@ -185,14 +196,17 @@ def job_deadline_exceeded(scene: Scene) -> Found | str:
     if reason not in ("DeadlineExceeded", "PreRunningDeadlineExceeded"):
         return f"its reason is {reason or 'none'}, and no deadline"
     which = "preRunningDeadlineSeconds" if reason.startswith("Pre") else "activeDeadlineSeconds"
-    said = f"The RayJob ran into its {which}; that its jobStatus is {scene.job_status.get('jobStatus') or 'empty'} is only what was last seen."
+    said = (
+        f"The RayJob ran into its {which}; that its jobStatus is {scene.job_status.get('jobStatus') or 'empty'} is"
+        " only what was last seen."
+    )
     return Found(
         said, (_rayjob(scene, f"reason {reason}: {message}"), *of_events(scene.events_of("DeletedRayCluster"), 1))
     )
 
 
 def head_lost_during_job(scene: Scene) -> Found | str:
-    """The head was replaced, or lost, while a Ray job ran: what it knew of the job went with it (rayjob_controller.go)."""
+    """The head was lost while a Ray job ran, and what it knew of the job went with it (rayjob_controller.go)."""
     if scene.job is None:
         return "it is no RayJob"
     status = scene.job_status
@@ -301,12 +315,18 @@ def sidecar_submitter_failed(scene: Scene) -> Found | str:
         pod, one = ended
         evidence.append(
             Evidence(
-                f"Pod {pod.name}, {one.name}: exit code {one.ended.get('exitCode')}, restartPolicy {pod.spec.get('restartPolicy')}",
+                (
+                    f"Pod {pod.name}, {one.name}: exit code {one.ended.get('exitCode')}, restartPolicy"
+                    f" {pod.spec.get('restartPolicy')}"
+                ),
                 scene.describe("pod", pod.name),
             )
         )
     state = scene.job_status.get("jobDeploymentStatus") or "new"
-    said = f"The submitter in the head's Pod ended before the cluster was ready: the head can never be ready again, and the RayJob stays {state}."
+    said = (
+        "The submitter in the head's Pod ended before the cluster was ready: the head can never be ready again,"
+        f" and the RayJob stays {state}."
+    )
     if state == "Failed":
         said = "The submitter in the head's Pod ended before the job was handed in."
     log = [
