@@ -234,6 +234,8 @@ def _unread(scene: Scene) -> tuple[str, ...]:
     """What would say more, and is not in the snapshot."""
     snapshot = scene.snapshot
     told = list(snapshot.unread)
+    if scene.clusters and not scene.pods:
+        told.append("There is no Pod of it: what they wait for is not known.")
     if not snapshot.of_kind("Event"):
         told.append("There is no Kubernetes event: quota, scheduling and probes are told by events.")
     if not snapshot.texts.get("ray_status"):

@@ -369,6 +369,9 @@ class Scene:
                 continue
             if cluster.condition("HeadPodReady").get("reason") == "HeadPodNotFound" and not self.head_of(cluster.name):
                 yield f"RayCluster {cluster.name} has no head Pod"
+            ready, desired = (cluster.status.get(f"{kind}WorkerReplicas") for kind in ("ready", "desired"))
+            if not self.pods and isinstance(desired, int) and (ready or 0) < desired:
+                yield f"RayCluster {cluster.name}: {ready or 0} of {desired} workers are ready, by its status"
             if cluster.condition("ReplicaFailure").get("status") == "True":
                 yield f"RayCluster {cluster.name}: {cluster.condition('ReplicaFailure').get('message')}"
 

@@ -1242,6 +1242,62 @@ FOUND: dict[str, list[Snapshot]] = {
 }
 
 
+# more of them, that came up after the first
+FOUND["quota-exceeded"].append(
+    seen(
+        cluster("sky", group(replicas=4)),
+        head(),
+        *WORKERS,
+        thing("ResourceQuota", "team", status={"hard": {"requests.cpu": "12"}, "used": {"requests.cpu": "10500m"}}),
+    )
+)
+FOUND["idle-timeout-too-short"].append(
+    seen(
+        cluster(),
+        head(),
+        WORKERS[0],
+        logs={
+            SCALER: (
+                "2026-05-04 11:40:00,000 Adding 1 node(s) of type small.\n"
+                "2026-05-04 11:45:00,000 Removing 1 nodes of type small (idle).\n"
+                "2026-05-04 11:45:40,000 Adding 1 node(s) of type small.\n"
+                "2026-05-04 11:51:00,000 Removing 1 nodes of type small (idle).\n"
+                "2026-05-04 11:51:20,000 Adding 1 node(s) of type small.\n"
+            )
+        },
+    )
+)
+FOUND["gpu-missing"].append(
+    seen(
+        cluster("sky", GPU_GROUP),
+        head(),
+        unplaced(
+            "sky-big-worker-a", "big", limits=GPU, message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        ),
+        node("m-1", {"nvidia.com/gpu.present": "true"}),
+    )
+)
+FOUND["pinned-by-request-resources"].append(
+    with_events(ray_status=status(requests=" {'CPU': 4.0}: 2 from request_resources()"))
+)
+FOUND["probe-too-strict"].append(
+    seen(
+        cluster(),
+        head(),
+        pod(OWN[0], ready=False),
+        event(
+            "Pod", OWN[0], "Unhealthy", 'Readiness probe failed: command timed out: "bash -c wget" timed out', count=30
+        ),
+    )
+)
+FOUND["head-not-restarted"].append(
+    seen(cluster(), head(ready=False, phase="Failed", state=ended(1, "Error", 900)), *WORKERS)
+)
+FOUND["spot-interruption"].append(
+    with_events(event("Node", "m-1", "SpotInterruption", "Spot ITN received. Instance will be interrupted soon"))
+)
+
+
 @pytest.mark.parametrize(
     ("cause", "given"),
     [pytest.param(cause, one, id=f"{cause}-{n}") for cause, many in FOUND.items() for n, one in enumerate(many)],

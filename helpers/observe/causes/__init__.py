@@ -3,12 +3,12 @@
 base        what a cause is · refused  rights, quota, gates, images, versions · capacity  Kubernetes nodes
 ends        memory, disk, machines that go, probes, crashes, heads · network  names, ports, the init container
 autoscaler  Ray's autoscaler · idle  Ray nodes that come and go, or stay · churn  how Pods have come and gone
-work        workers that do not join, GPUs, jobs
+work        workers that do not join, GPUs, jobs · demand  what is asked for
 
 Each function looks at a scene and returns the cause with its evidence, or what rules it out.
 """
 
-from helpers.observe.causes import autoscaler, capacity, ends, idle, network, refused, work
+from helpers.observe.causes import autoscaler, capacity, demand, ends, idle, network, refused, work
 from helpers.observe.causes.base import Cause, Evidence, Found
 
 NO_FAULT, UNKNOWN = "no-fault", "unknown"
@@ -153,6 +153,25 @@ CAUSES = (
         "Mend the head first: its own Pod says what it waits for.",
         ends.head_not_ready,
     ),
+    # GPUs
+    Cause(
+        "driver-off-gpu",
+        "GPUs are there, the process that drives them sits on a node without one",
+        (
+            "Put it on a GPU (num_gpus or placement_group_bundles of the deployment, entrypointNumGpus of the"
+            ' job), and set num-cpus: "0" on the head.'
+        ),
+        work.driver_off_gpu,
+    ),
+    Cause(
+        "gpu-missing",
+        "no GPU is there or visible",
+        (
+            "See that the container has a GPU limit, that the device plug-in runs on that Kubernetes node, and"
+            " that Ray is told of the GPU."
+        ),
+        work.gpu_missing,
+    ),
     # Kubernetes nodes
     Cause(
         "node-autoscaler-blocked",
@@ -277,13 +296,13 @@ CAUSES = (
         "infeasible-demand",
         "asked for a shape that no group has",
         "Ask for what a group has, or add a group with Ray nodes of that shape.",
-        autoscaler.infeasible_demand,
+        demand.infeasible_demand,
     ),
     Cause(
         "max-replicas-reached",
         "demand is fine, the group is full",
         "Raise maxReplicas of the group, or wait until some of its work has ended.",
-        autoscaler.max_replicas_reached,
+        demand.max_replicas_reached,
     ),
     # what runs on it
     Cause(
@@ -291,24 +310,6 @@ CAUSES = (
         "a worker ran out of memory",
         "Give workers more memory, or ask for memory= in tasks so that fewer run side by side.",
         ends.worker_oom,
-    ),
-    Cause(
-        "driver-off-gpu",
-        "GPUs are there, the process that drives them sits on a node without one",
-        (
-            "Put it on a GPU (num_gpus or placement_group_bundles of the deployment, entrypointNumGpus of the"
-            ' job), and set num-cpus: "0" on the head.'
-        ),
-        work.driver_off_gpu,
-    ),
-    Cause(
-        "gpu-missing",
-        "no GPU is there or visible",
-        (
-            "See that the container has a GPU limit, that the device plug-in runs on that Kubernetes node, and"
-            " that Ray is told of the GPU."
-        ),
-        work.gpu_missing,
     ),
     Cause(
         "nccl-wrong-interface",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from helpers.model import quantity
 from helpers.observe.scene import Scene
 from helpers.observe.things import Event
 
@@ -93,6 +94,14 @@ def shape(bundle: Mapping[str, float]) -> str:
 
 def _amount(name: str, amount: float) -> str:
     return f"{amount / 2**30:.4g} GiB" if name.endswith("memory") else f"{amount:g}"
+
+
+def amount(quantity_: str | int) -> float:
+    """A Kubernetes quantity as a number; 0 if it is none."""
+    try:
+        return float(quantity.parse(quantity_))
+    except ValueError:
+        return 0.0
 
 
 def count(number: int, one: str, many: str = "") -> str:

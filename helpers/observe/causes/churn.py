@@ -8,10 +8,12 @@ from datetime import datetime
 
 from helpers.model.raycluster import Group
 from helpers.observe.scene import RayCluster, Scene
+from helpers.observe.texts import moment
 from helpers.observe.things import seconds
 
 # raycluster_controller.go: "Deleted pod" are those that the autoscaler named in workersToDelete
 NAME = re.compile(r"(?:Created worker Pod|Deleted pod) (?:\S+/)?(\S+)")
+MOST = 1000
 TOGETHER_S = 20.0  # between removals that belong together
 
 
@@ -54,9 +56,27 @@ def _moments(scene: Scene, cluster: RayCluster, group: Group) -> tuple[dict[str,
         match = NAME.match(event.message)
         if match and event.last and _is_of(scene, cluster, group, match[1]):
             (made if event.reason == "CreatedWorkerPod" else gone)[match[1].rstrip(".,;")] = event.last
+    if not gone:
+        return _told_by_log(scene, group)
     for pod in scene.workers:
         if pod.cluster == cluster.name and pod.group == group.name and pod.created:
             made.setdefault(pod.name, pod.created)
+    return made, gone
+
+
+def _told_by_log(scene: Scene, group: Group) -> tuple[dict[str, datetime], dict[str, datetime]]:
+    """The same from the autoscaler's log (v2's event_logger.py), which has no names: the oldest go first."""
+    made: dict[str, datetime] = {}
+    gone: dict[str, datetime] = {}
+    for log in scene.autoscaler_logs:
+        for line in log.text.splitlines():
+            at = moment(line)
+            added = re.search(rf"Adding (\d+) node\(s\) of type {re.escape(group.name)}\.", line)
+            removed = re.search(rf"Removing (\d+) nodes? of type {re.escape(group.name)} \(idle\)", line)
+            if at and added:
+                made |= {str(len(made) + number): at for number in range(min(int(added[1]), MOST))}
+            elif at and removed:
+                gone |= {str(len(gone) + number): at for number in range(min(int(removed[1]), MOST))}
     return made, gone
 
 

@@ -27,10 +27,8 @@ GOING = (
 # notices that a cloud takes a machine back: Karpenter's interruption controller, aws-node-termination-handler, GKE, AKS
 SPOT_REASONS = ("SpotInterrupted", "SpotInterruption", "PreemptScheduled")
 SPOT_TEXT = re.compile(
-    (
-        r"spot interruption|spot instance.*(interrupt|terminat)|instance (is being |was )?preempted|preemption"
-        r" notice|DRAIN_NODE_REASON_PREEMPTION"
-    ),
+    r"spot interruption|Spot ITN|instances\.preempted|spot instance.*(interrupt|terminat)"
+    r"|instance (is being |was )?preempted|preemption notice|DRAIN_NODE_REASON_PREEMPTION",
     re.IGNORECASE,
 )
 SPOT_LABELS = {
@@ -45,6 +43,7 @@ PAST_S = 3600  # after which a Pod that is ready again has recovered
 CRASH = (
     "subprocesses exited unexpectedly",
     "Check failed:",
+    "[exit code=-",
     "SIGSEGV received",
     "SIGABRT received",
     "Fatal Python error",
@@ -62,6 +61,7 @@ NO_DISK = (
     "% full. Object creation will fail if spilling is required",
 )
 TOO_SLOW = re.compile(r"timed out|deadline exceeded|Client\.Timeout|timeout", re.IGNORECASE)
+SIGNALS = (132, 134, 135, 136, 139)  # 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 STRICT = 5  # failed probes, from which on they are no hiccup
 
 
@@ -327,7 +327,7 @@ def probe_too_strict(scene: Scene) -> Found | str:
         mine = [event for event in failing if event.name == pod.name]
         if sum(event.count for event in mine) < STRICT or pod.ray.was_killed_for_memory or not _is_alive(scene, pod):
             continue
-        if pod.is_worker and runs_apart(scene, pod):
+        if pod.is_worker and scene.status and runs_apart(scene, pod):
             continue  # a Ray node that has not joined is not merely slow
         killed = [
             event for event in scene.events_of("Killing", name=pod.name) if "failed liveness probe" in event.message
@@ -383,8 +383,8 @@ def ray_crash(scene: Scene) -> Found | str:
             continue  # `ray start` gave up since it did not reach the head
         code = bad[0]["exitCode"]
         lines = [Evidence(line[:300], log.command) for log in scene.logs_of(pod=pod.name) for line in log.lines(*CRASH)]
-        if code in (137, 143) and not lines:
-            continue  # ended from outside
+        if not lines and (code in (137, 143) or (pod.is_over and code not in SIGNALS)):
+            continue  # ended from outside, or nobody knows why
         shown = Evidence(
             f"Pod {pod.name}, {pod.ray.name}: exit code {code}, {count(pod.ray.restarts, 'restart')}",
             scene.describe("pod", pod.name),

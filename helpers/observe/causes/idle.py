@@ -8,12 +8,12 @@ from statistics import median
 
 from helpers.model.raycluster import Group, version_in
 from helpers.observe import texts
-from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, shape
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs, shape
 from helpers.observe.causes.capacity import unplaced
 from helpers.observe.causes.churn import Churn, churns
 from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
-from helpers.observe.things import Pod, seconds
+from helpers.observe.things import AUTOSCALER, Pod, seconds
 
 FLOOR_KEPT = (2, 40, 0)  # the first Ray of which the autoscaler v2 keeps minReplicas when it removes idle nodes
 LONG_S = 300.0  # an idle timeout from which on waiting for it is worth a word; the default is 60
@@ -110,6 +110,8 @@ def _start_s(scene: Scene, one: Churn) -> float:
 
 
 def _comings(scene: Scene) -> tuple[Evidence, ...]:
+    if not scene.events_of("DeletedWorkerPod"):
+        return of_logs(scene, "node(s) of type", "nodes of type", containers=(AUTOSCALER,), most=4)
     return (*of_events(scene.events_of("DeletedWorkerPod"), 2), *of_events(scene.events_of("CreatedWorkerPod"), 2))
 
 
@@ -299,11 +301,8 @@ def _idlers(scene: Scene) -> dict[str, int]:
     for node in status.nodes:
         if not status.idle and node.idle_ms and node.group not in ("", "headgroup"):
             found[node.group] += 1
-    if (
-        not found
-        and not status.has_idle
-        and not any(used for name, (used, _) in status.usage.items() if name != "memory")
-    ):
+    is_quiet = not any(used for used, _ in status.usage.values()) and not any(node.activity for node in status.nodes)
+    if not found and is_quiet:
         found.update({group: number for group, number in status.active.items() if group != "headgroup"})
     return dict(found)
 

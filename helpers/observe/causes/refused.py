@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from helpers.model.raycluster import version_in
-from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events
+from helpers.observe.causes.base import LIKELY, Evidence, Found, amount, count, of_events
 from helpers.observe.scene import SETTLING_S, Scene
 from helpers.observe.things import PULL_REASONS, Event, Pod
 
@@ -80,10 +80,31 @@ def _quota(scene: Scene, needle: str, said: str) -> Found | str:
                         f"kubectl describe job {job['metadata']['name']}",
                     )
                 )
+    if not evidence and needle == "exceeded quota":
+        evidence = list(_no_room(scene))
+        said = "A quota of the namespace seems to have no room for the Pods that are missing: {}."
     if not evidence:
         return f"no event and no condition says “{needle}”"
     detail = re.search(r"(exceeded quota: .*|must specify .*)", evidence[0].text)
     return Found(said.format((detail[1] if detail else evidence[0].text).rstrip(".")), tuple(evidence[:3]))
+
+
+def _no_room(scene: Scene) -> Iterator[Evidence]:
+    """Quotas that have no room for one more Pod of a group that lacks one, where no event tells it any more."""
+    for cluster in scene.clusters:
+        for group in cluster.groups:
+            pods = scene.pods_of(cluster, group)
+            if not pods or len(pods) >= group.desired_pods or not scene.head_of(cluster.name):
+                continue
+            for quota in scene.snapshot.of_kind("ResourceQuota"):
+                status = quota.get("status") or {}
+                for name, most in (status.get("hard") or {}).items():
+                    free = amount(most) - amount((status.get("used") or {}).get(name, "0"))
+                    wanted = 1 if name in ("pods", "count/pods") else pods[0].request(name.removeprefix("requests."))
+                    if wanted > free and not name.startswith("limits."):
+                        own = quota["metadata"]["name"]
+                        told = f"{own}: {name}, hard {most}, free {free:g}, a Pod asks for {wanted:g}"
+                        yield Evidence(told, f"kubectl describe resourcequota {own}")
 
 
 def _still_holds(scene: Scene, event: Event) -> bool:

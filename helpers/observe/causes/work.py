@@ -18,6 +18,7 @@ NO_GPU = re.compile(
     r"|requires (at least )?(one |a )?GPU|no (visible )?GPUs? (is|are|was|were)? ?(found|available|detected|visible)",
     re.IGNORECASE,
 )
+GPU_LABEL = re.compile(r"gpu\.present|gpu\.count|gke-accelerator$|/accelerator$|k8s\.amazonaws\.com/accelerator")
 ADDRESS = re.compile(r"\bip=(\d+\.\d+\.\d+\.\d+)|'node:(\d+\.\d+\.\d+\.\d+)'")
 UNHEALTHY_DEVICE = "no healthy devices present"
 UNANSWERED = (
@@ -145,6 +146,8 @@ def gpu_missing(scene: Scene) -> Found | str:
             f"Pod {sick[0].name}: {sick[0].status['message'].strip()}", scene.describe("pod", sick[0].name)
         )
         return Found("A Kubernetes node has no healthy GPU to give.", (shown,))
+    if lacking := _without_plugin(scene):
+        return Found("A Kubernetes node that has GPUs by its labels offers none.", tuple(lacking[:2]), LIKELY)
     if isinstance(driver_off_gpu(scene), Found):
         return "the cluster has GPUs: the process is on another Ray node"
     lines = [(line, pod) for line, pod in _no_gpu_lines(scene) if _wants_gpu(scene) or "Error" in line.text]
@@ -157,6 +160,23 @@ def gpu_missing(scene: Scene) -> Found | str:
     if hidden and wants and not _gpus(scene)[1]:
         return Found("The containers have a GPU, and Ray is told of none.", tuple(hidden[:2]))
     return "nobody says that there is no GPU" if scene.logs or scene.status else ""
+
+
+def _without_plugin(scene: Scene) -> list[Evidence]:
+    """Kubernetes nodes that are said to have GPUs and offer none, while Pods wait for one: no device plug-in runs."""
+    if not any(pod.has_gpu and pod.finds_no_room for pod in scene.pods):
+        return []
+    found = []
+    for node in scene.snapshot.of_kind("Node"):
+        labels = node["metadata"].get("labels") or {}
+        offers = (node.get("status") or {}).get("allocatable") or {}
+        said = [key for key, value in labels.items() if GPU_LABEL.search(key) and value not in ("false", "0", "")]
+        if said and not any(re.search(r"gpu|/mig-", key) and str(amount) != "0" for key, amount in offers.items()):
+            name = node["metadata"]["name"]
+            found.append(
+                Evidence(f"Kubernetes node {name}: {said[0]}, and no GPU to allocate", scene.describe("node", name))
+            )
+    return found
 
 
 def _wants_gpu(scene: Scene) -> bool:
