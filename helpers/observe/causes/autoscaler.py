@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from statistics import median
 
 from helpers.model.raycluster import Group, NotCounted
 from helpers.observe import texts
@@ -126,10 +127,10 @@ def _demand(scene: Scene) -> list[Evidence]:
 def autoscaler_cpu_starved(scene: Scene) -> Found | str:
     shares = [(pod, one, scene.cpu_share(pod, one)) for pod in scene.heads if (one := pod.container(AUTOSCALER))]
     at_limit = [(pod, one, share) for pod, one, share in shares if share and share >= NEAR_LIMIT]
-    slow = _round_s(scene)
     shapes = len(scene.status.demands) if scene.status else 0
     throttled = _throttled(scene)
     busy = bool(at_limit) or bool(throttled)
+    slow = _round_s(scene, busy)
     works = scene.status is not None and (scene.status.iteration_s or 0) - scene.status.waited_s > SLOW_S
     if not (busy and (slow or shapes >= MANY_SHAPES)) and not (slow and works and not _api_failures(scene)):
         if slow:
@@ -148,28 +149,21 @@ def autoscaler_cpu_starved(scene: Scene) -> Found | str:
     return Found(said, tuple(evidence), "certain" if busy and slow else LIKELY)
 
 
-def _round_s(scene: Scene) -> Evidence | None:
+def _round_s(scene: Scene, is_busy: bool) -> Evidence | None:
     """How long a round takes, if that is far longer than it should: by `ray status -v`, or by the autoscaler's log."""
     if scene.status and scene.status.iteration_s and scene.status.iteration_s > SLOW_S:
-        return Evidence(
-            f"a round takes {scene.status.iteration_s:.0f} s instead of {ROUND_S} s", scene.on_head("ray status -v")
-        )
+        told = f"a round takes {scene.status.iteration_s:.0f} s instead of {ROUND_S} s"
+        return Evidence(told, scene.on_head("ray status -v"))
     for log in scene.autoscaler_logs:
-        told = [
-            float(found) for found in re.findall(r"took ([\d.]+) seconds to complete the update iteration", log.text)
-        ]
-        if told and told[-1] > SLOW_S:
-            return Evidence(f"a round takes {told[-1]:.0f} s instead of {ROUND_S} s", log.command)
-        rounds = [
-            at
-            for line in log.lines("Listing pods for RayCluster", "======== Autoscaler status")
-            if (at := texts.moment(line))
-        ]
-        gaps = [seconds(one, other) for one, other in zip(rounds, rounds[1:], strict=False)]
-        if len(gaps) > 1 and sorted(gaps)[len(gaps) // 2] > SLOW_S:
-            return Evidence(
-                f"{sorted(gaps)[len(gaps) // 2]:.0f} s lie between two rounds instead of {ROUND_S} s", log.command
-            )
+        took = [float(one) for one in re.findall(r"took ([\d.]+) seconds to complete the update iteration", log.text)]
+        if took and took[-1] > SLOW_S:
+            return Evidence(f"a round takes {took[-1]:.0f} s instead of {ROUND_S} s", log.command)
+        lines = log.lines("Listing pods for RayCluster", "======== Autoscaler status")
+        # one that is at its limit writes something in each round that it comes to
+        rounds = [at for line in lines or (log.text.splitlines() if is_busy else ()) if (at := texts.moment(line))]
+        gaps = [gap for one, other in zip(rounds, rounds[1:], strict=False) if (gap := seconds(one, other)) > 1]
+        if gaps and median(gaps) > SLOW_S:
+            return Evidence(f"{median(gaps):.0f} s lie between two rounds instead of {ROUND_S} s", log.command)
     return None
 
 
@@ -187,7 +181,7 @@ def _throttled(scene: Scene) -> list[Evidence]:
 
 API_FAILED = re.compile(
     r"(ReadTimeout|ConnectTimeout|ConnectionError|ReadTimeoutError|Read timed out|Max retries exceeded"
-    r"|5\d\d Server Error|429 Client Error|Connection refused|Connection reset|Error during"
+    r"|5\d\d Server Error|429 Client Error|Connection refused|Connection reset|etcdserver|Error during"
     r" autoscaling|context deadline exceeded)"
 )
 WENT_IDLE = re.compile(
@@ -261,13 +255,13 @@ def two_writers(scene: Scene) -> Found | str:
             continue
         others = _other_writers(cluster)
         signs = [*_surplus(scene, cluster), *_beyond(scene, cluster), *_again(scene, cluster)]
-        signs += _held_down(scene, cluster) if others else []
+        signs += _held_down(scene, cluster) if _has_last_word(cluster, others) else []
         if len(signs) + bool(others) >= 2 and signs:
             writer = others[0][0] if others else "something"
             said = f"{writer} writes replicas of {cluster.name} too, and undoes what the autoscaler asks for."
             told = [
                 Evidence(
-                    f"{name} has written {cluster.name} at {at:%H:%M:%S}, after the autoscaler",
+                    f"{name} has written {cluster.name} at {at:%H:%M:%S}",
                     f"kubectl get raycluster {cluster.name} -o yaml --show-managed-fields",
                 )
                 for name, at in others
@@ -279,12 +273,23 @@ def two_writers(scene: Scene) -> Found | str:
 
 
 def _other_writers(cluster: RayCluster) -> list[tuple[str, datetime]]:
-    """Who wrote the RayCluster after the autoscaler did; those of its status aside."""
-    fields = [one for one in cluster.thing["metadata"].get("managedFields") or () if not one.get("subresource")]
-    times = {one.get("manager", "?"): at for one in fields if (at := time_of(one.get("time")))}
-    own = [at for name, at in times.items() if name in AUTOSCALER_MANAGERS]
+    """Who else wrote the RayCluster since it was made; those of its status aside."""
+    times = _writers(cluster)
+    begun = (cluster.created or datetime.min.replace(tzinfo=UTC)) + timedelta(seconds=STUCK_S)
     known = (*AUTOSCALER_MANAGERS, *OPERATOR_MANAGERS)
-    return [(name, at) for name, at in times.items() if name not in known and own and at >= max(own)]
+    is_patched = any(name in AUTOSCALER_MANAGERS for name in times)
+    return [(name, at) for name, at in times.items() if name not in known and is_patched and at > begun]
+
+
+def _has_last_word(cluster: RayCluster, others: list[tuple[str, datetime]]) -> bool:
+    """Whether one of them wrote after the autoscaler did."""
+    own = [at for name, at in _writers(cluster).items() if name in AUTOSCALER_MANAGERS]
+    return bool(own) and any(at >= max(own) for _, at in others)
+
+
+def _writers(cluster: RayCluster) -> dict[str, datetime]:
+    fields = [one for one in cluster.thing["metadata"].get("managedFields") or () if not one.get("subresource")]
+    return {one.get("manager", "?"): at for one in fields if (at := time_of(one.get("time")))}
 
 
 def _surplus(scene: Scene, cluster: RayCluster) -> tuple[Evidence, ...]:

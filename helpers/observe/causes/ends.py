@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs
 from helpers.observe.causes.work import runs_apart
@@ -62,6 +63,7 @@ NO_DISK = (
 )
 TOO_SLOW = re.compile(r"timed out|deadline exceeded|Client\.Timeout|timeout", re.IGNORECASE)
 SIGNALS = (132, 134, 135, 136, 139)  # 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
+NEAR_S = 180.0  # between two things of which one brought about the other
 STRICT = 5  # failed probes, from which on they are no hiccup
 
 
@@ -107,9 +109,18 @@ def _out_of_memory(scene: Scene, pods: list[Pod], *, is_head: bool) -> list[Evid
 def _killed(scene: Scene, pod: Pod, container: Container) -> Iterator[Evidence]:
     for end in container.ends:
         is_past = pod.is_ready and scene.since(time_of(end.get("finishedAt"))) > PAST_S
-        if end.get("reason") == "OOMKilled" and not is_past:
-            told = f"OOMKilled, exit code {end.get('exitCode')}, {count(container.restarts, 'restart')}"
+        if not is_past and (end.get("reason") == "OOMKilled" or _kernel_killed(scene, pod, end)):
+            told = f"{end.get('reason')}, exit code {end.get('exitCode')}, {count(container.restarts, 'restart')}"
             yield Evidence(f"Pod {pod.name}, {container.name}: {told}", scene.describe("pod", pod.name))
+
+
+def _kernel_killed(scene: Scene, pod: Pod, end: Mapping[str, Any]) -> bool:
+    """Whether a container ended by SIGKILL when its Kubernetes node said that the kernel ran out of memory."""
+    at = time_of(end.get("finishedAt"))
+    told = scene.events_of("SystemOOM", "OOMKilling", kind="Node", name=pod.machine)
+    return end.get("exitCode") == 137 and any(
+        abs(seconds(event.last, at)) < NEAR_S for event in told if event.last and at
+    )
 
 
 def _squeezed_out(scene: Scene, pods: list[Pod], *, is_head: bool) -> Iterator[Evidence]:
@@ -412,7 +423,6 @@ def ray_crash(scene: Scene) -> Found | str:
 
 # ---- heads ---------------------------------------------------------------------------------------------------------
 
-NEAR_S = 180.0
 REPLACE_S = 60  # after which the operator has replaced a head that ended, by its own source (raycluster_controller.go)
 
 

@@ -29,6 +29,7 @@ BRIDGES = re.compile(r"docker|virbr|br-|cni|lo$|lo:|flannel|veth|cali|tun|kube-b
 NCCL = re.compile(
     r"(?:NET/Socket|NET/IB|Bootstrap)\s*:\s*Using\s+(?:\[\d+\])?([\w.-]+):(\d+\.\d+\.\d+\.\d+)", re.IGNORECASE
 )
+NCCL_FAILED = re.compile(r"[Cc]onnect to (\d+\.\d+\.\d+\.\d+)<\d+> failed")
 GLOO = re.compile(
     r"Gloo connectFullMesh failed|connectFullMesh.*remote=\[?(127\.|172\.17\.)|gloo.*\[127\.0\.[01]\.1\]", re.IGNORECASE
 )
@@ -283,7 +284,13 @@ def nccl_wrong_interface(scene: Scene) -> Found | str:
         if (found := NCCL.search(line))
     ]
     used = {(log.pod, address) for log, _, _, address in seen}
-    wrong = [
+    failed = [
+        (log, line.strip(), "an interface", found[1])
+        for log in scene.logs
+        for line in log.text.splitlines()
+        if (found := NCCL_FAILED.search(line)) and "NCCL" in line and ips and found[1] not in ips
+    ]
+    wrong = failed + [
         (log, line, interface, address)
         for log, line, interface, address in seen
         if address not in ips

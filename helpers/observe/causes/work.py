@@ -10,6 +10,7 @@ from helpers.observe.scene import Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import SUBMITTER, Container, Event, Pod, later, seconds
 
+DEADLINES = ("DeadlineExceeded", "PreRunningDeadlineExceeded")
 JOIN_S = 120  # in which a Ray node joins, once its container runs
 NO_GPU = re.compile(
     r"has no GPU available|No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device"
@@ -66,10 +67,12 @@ def workers_never_register(scene: Scene) -> Found | str:
 
 def runs_apart(scene: Scene, pod: Pod) -> bool:
     """Whether Ray's container of a worker runs, and its Ray node is not in the Ray cluster."""
-    if pod.is_leaving or pod.is_over or pod.is_ready or not pod.ray.is_running or pod.ray.restarts:
+    if pod.is_leaving or pod.is_over or not pod.ray.is_running or pod.ray.restarts:
         return False
     waited = scene.since(pod.ray.started) > JOIN_S
     status = scene.status
+    if pod.is_ready:  # without a probe a Pod is ready at once
+        return status is not None and waited and any(name == pod.name for name, _, _ in status.pending)
     if status is None:
         return waited and not _head_is_down(scene, pod)
     if any(node.name in (pod.name, pod.ip) for node in status.nodes):
@@ -213,7 +216,7 @@ def job_deadline_exceeded(scene: Scene) -> Found | str:
     if scene.job is None:
         return "it is no RayJob"
     reason, message = scene.job_status.get("reason"), scene.job_status.get("message") or ""
-    if reason not in ("DeadlineExceeded", "PreRunningDeadlineExceeded"):
+    if reason not in DEADLINES:
         return f"its reason is {reason or 'none'}, and no deadline"
     which = "preRunningDeadlineSeconds" if reason.startswith("Pre") else "activeDeadlineSeconds"
     said = (
@@ -231,23 +234,21 @@ def head_lost_during_job(scene: Scene) -> Found | str:
         return "it is no RayJob"
     status = scene.job_status
     message = status.get("message") or ""
-    ended_well = status.get("jobStatus") == "SUCCEEDED" or status.get("jobDeploymentStatus") in (
+    reason = status.get("reason")
+    is_over_it = status.get("jobStatus") == "SUCCEEDED" or status.get("jobDeploymentStatus") in (
         "Suspended",
         "Suspending",
     )
     said_so = any(one in message for one in ("Ray head pod not found", "Ray job not found in RayCluster"))
-    lost = _lost_heads(scene)
-    if (
-        ended_well
-        or not (said_so or lost)
-        or status.get("reason") in ("DeadlineExceeded", "PreRunningDeadlineExceeded")
-    ):
+    # the submitter followed the job's log to its end, and the new head knows no such job
+    forgotten = reason == "JobDeploymentStatusTransitionGracePeriodExceeded" and "submitter finished" in message
+    lost = _lost_heads(scene) if status.get("jobStatus") or forgotten else []
+    if is_over_it or not (said_so or forgotten or lost) or reason in DEADLINES:
         return "the head was not replaced while the job ran"
-    shown = _rayjob(
-        scene, f"{status.get('jobDeploymentStatus')}, {status.get('reason') or 'no reason'}: {message}".strip(": ")
-    )
+    state = f"{status.get('jobDeploymentStatus')}, {reason or 'no reason'}: {message}".strip(": ")
     said = "The head was replaced while the job ran, and what it knew of the job went with it."
-    return Found(said, (*of_events(lost, 3), *_how_it_went(scene), shown), "certain" if said_so or lost else LIKELY)
+    evidence = (*of_events(lost, 3), *_how_it_went(scene), _rayjob(scene, state))
+    return Found(said, evidence, "certain" if said_so or lost else LIKELY)
 
 
 def _lost_heads(scene: Scene) -> list[Event]:
