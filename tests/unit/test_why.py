@@ -1296,6 +1296,72 @@ FOUND["head-not-restarted"].append(
 FOUND["spot-interruption"].append(
     with_events(event("Node", "m-1", "SpotInterruption", "Spot ITN received. Instance will be interrupted soon"))
 )
+FOUND["two-writers"].append(
+    seen(
+        cluster(
+            "sky",
+            group(replicas=5),
+            metadata={
+                "managedFields": [
+                    {"manager": "argocd-controller", "operation": "Update", "time": ago(200)},
+                    {"manager": "python-requests", "operation": "Update", "time": ago(190)},
+                ]
+            },
+        ),
+        head(),
+        *(pod(f"sky-small-worker-{n}") for n in range(5)),
+        logs={
+            SCALER: (
+                "2026-05-04 11:51:00,000 Adding 3 node(s) of type small.\n"
+                "2026-05-04 11:54:00,000 Adding 3 node(s) of type small."
+            )
+        },
+    )
+)
+FOUND["head-oom"].append(
+    seen(
+        cluster(),
+        head(restarts=1, last=ended(137, "Error", 100), policy="Always"),
+        event(
+            "Node", "m-1", "OOMKilling", "Memory cgroup out of memory: Killed process 4711 (gcs_server)", seconds=101
+        ),
+    )
+)
+FOUND["nccl-wrong-interface"].append(
+    with_events(
+        logs={f"{OWN[0]}/ray-worker": "w:9:9 [0] NCCL WARN socketStartConnect: Connect to 172.18.0.1<41234> failed"}
+    )
+)
+FOUND["head-lost-during-job"].append(
+    seen(
+        rayjob(
+            status={
+                "jobStatus": "FAILED",
+                "jobDeploymentStatus": "Failed",
+                "reason": "JobDeploymentStatusTransitionGracePeriodExceeded",
+                "message": "The RayJob submitter finished at 11:50:00 but the ray job did not reach terminal state",
+            }
+        )
+    )
+)
+FOUND["workers-never-register"].append(
+    seen(
+        cluster(),
+        head(),
+        *WORKERS,
+        ray_status=status(active=" 1 headgroup", pending="\n".join(f" {name}: small, starting ray" for name in OWN)),
+    )
+)
+FOUND["autoscaler-cpu-starved"].append(
+    with_events(
+        logs={
+            SCALER: (
+                "2026-05-04 11:50:00,000 INFO a.py:1 -- one thing\n2026-05-04 11:53:20,000 INFO a.py:1 -- another\n"
+            )
+        },
+        **BUSY_SCALER,
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -1396,6 +1462,35 @@ NO_FAULT = {
         ),
     ),
     "suspended": seen(cluster(suspend=True, status={"state": "suspended"})),
+    "a service at work": seen(
+        of_job(cluster(), "talk", "RayService"),
+        thing(
+            "RayService",
+            "talk",
+            spec={"rayClusterConfig": {}},
+            status={
+                "activeServiceStatus": {"rayClusterName": "sky", "applicationStatuses": {"a": {"status": "RUNNING"}}}
+            },
+        ),
+        head(),
+        *WORKERS,
+        ray_status=status(nodes=node_text(OWN[0], activity="Busy workers on node.")),
+        ray_list_actors=f"0  00aa11bb22cc33dd  ServeReplica:a:D  ALIVE  01000000  SERVE_REPLICA  {'ab12' * 14}  9",
+    ),
+    "edited by hand once": seen(
+        cluster(
+            metadata={
+                "managedFields": [
+                    {"manager": "kubectl-edit", "operation": "Update", "time": ago(900)},
+                    {"manager": "python-requests", "operation": "Update", "time": ago(60)},
+                ]
+            }
+        ),
+        head(),
+        *WORKERS,
+        ray_status=status(usage=FULL),
+        logs={SCALER: "2026-05-04 11:40:00,000 Adding 2 node(s) of type small."},
+    ),
     "no GPU, none wanted": seen(*HEALTHY, logs={f"{OWN[0]}/ray-worker": "WARNING: no GPU found, will use CPU"}),
     "the way it should be": seen(
         *HEALTHY, logs={f"{OWN[0]}/ray-worker": "w:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.9<0>"}

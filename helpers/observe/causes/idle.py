@@ -205,27 +205,32 @@ def pinned_by_actor(scene: Scene) -> Found | str:
     if scene.job is not None and scene.job_status.get("jobStatus") in ("RUNNING", "PENDING"):
         return "a job runs: its actors have work"
     alive = [one for one in scene.actors or () if one.state == "ALIVE"]
-    for _, node in _kept(scene):
-        # without -v nothing says where an actor is: then it is one of the workers if nothing else keeps them
-        here = (
-            alive
-            if not node.id and not node.used("object_store_memory")
-            else [one for one in alive if one.is_on(node.id)]
-        )
-        busy = node.used("CPU") + node.used("GPU")
-        held_by_actors = bool(here) and busy <= len(here) and not _serves(scene, here)
-        unknown = scene.actors is None and node.is_free and _has_workers(node)
-        if held_by_actors or unknown:
+    kept = [node for _, node in _kept(scene)]
+    # where tasks keep other nodes busy, an actor that works is no question
+    has_all = all(node.is_free or any(one.is_on(node.id) for one in alive) for node in kept)
+    for node in kept:
+        here = _actors_on(node, alive)
+        is_held = bool(here) and (node.is_free or has_all) and not _serves(scene, here)
+        is_likely = scene.actors is None and node.is_free and _has_workers(node)
+        if is_held or is_likely:
             who = f"the actor {here[0].name or here[0].class_name}" if here else "a live actor, most likely"
             said = f"{node.name} is kept by {who}: it holds a worker process there, with or without resources."
             shown = [
                 Evidence(
-                    f"{one.class_name} {one.name} is ALIVE on {one.node_id[:12]}…", scene.on_head("ray list actors")
+                    f"{one.class_name} {one.name} is ALIVE on {one.node_id[:12]}", scene.on_head("ray list actors")
                 )
                 for one in here[:2]
             ]
-            return Found(said, (_activity(scene, node), *shown), "certain" if here and node.is_free else LIKELY)
+            certainty = "certain" if here and node.is_free and node.id else LIKELY
+            return Found(said, (_activity(scene, node), *shown), certainty)
     return _not_kept(scene, "no node is kept by an actor alone")
+
+
+def _actors_on(node: texts.RayNode, alive: list[texts.Actor]) -> list[texts.Actor]:
+    """Actors of a Ray node; without -v nothing says where one is: on a worker, if no object keeps those."""
+    if not node.id:
+        return [] if node.used("object_store_memory") or not node.is_free else alive
+    return [one for one in alive if one.is_on(node.id)]
 
 
 def _serves(scene: Scene, actors: list[texts.Actor]) -> bool:
