@@ -94,7 +94,7 @@ def upgrade_needs_double_capacity(scene: Scene) -> Found | str:
     old = (status.get("activeServiceStatus") or {}).get("rayClusterName")
     new = (status.get("pendingServiceStatus") or {}).get("rayClusterName")
     if not old or not new or old == new:
-        return "no second cluster is being made beside the first"
+        return "no second cluster is being made beside the first" if scene.service else ""
     pods = [pod for pod in unplaced(scene) if pod.cluster == new]
     if not pods:
         return "the Pods of the second cluster have found room"
@@ -239,7 +239,8 @@ def _signs(scene: Scene) -> list[str]:
 def _would_fit(scene: Scene, pod: Pod, old: str) -> bool:
     """Whether a Pod would find room if another cluster were gone; believed, if no Kubernetes node can be looked at."""
     nodes = scene.snapshot.of_kind("Node")
-    if not nodes:
+    names = {one["metadata"]["name"] for one in nodes}
+    if any(one.machine not in names for one in scene.pods if one.machine):
         return "Insufficient" in _why_unfit(scene, pod)
     return any(_fits(pod, _free(scene, node, old)) for node in nodes)
 

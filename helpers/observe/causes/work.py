@@ -214,7 +214,7 @@ def _rayjob(scene: Scene, text: str) -> Evidence:
 
 def job_deadline_exceeded(scene: Scene) -> Found | str:
     if scene.job is None:
-        return "it is no RayJob"
+        return ""
     reason, message = scene.job_status.get("reason"), scene.job_status.get("message") or ""
     if reason not in DEADLINES:
         return f"its reason is {reason or 'none'}, and no deadline"
@@ -231,7 +231,7 @@ def job_deadline_exceeded(scene: Scene) -> Found | str:
 def head_lost_during_job(scene: Scene) -> Found | str:
     """The head was lost while a Ray job ran, and what it knew of the job went with it (rayjob_controller.go)."""
     if scene.job is None:
-        return "it is no RayJob"
+        return ""
     status = scene.job_status
     message = status.get("message") or ""
     reason = status.get("reason")
@@ -284,7 +284,7 @@ def _how_it_went(scene: Scene) -> tuple[Evidence, ...]:
 
 def submission_retries_exhausted(scene: Scene) -> Found | str:
     if scene.job is None:
-        return "it is no RayJob"
+        return ""
     status = scene.job_status
     mode = scene.job["spec"].get("submissionMode") or "K8sJobMode"
     failed = [
@@ -321,7 +321,7 @@ def _job_conditions(scene: Scene) -> list:
 
 def sidecar_submitter_failed(scene: Scene) -> Found | str:
     if scene.job is None:
-        return "it is no RayJob"
+        return ""
     if scene.job["spec"].get("submissionMode") != "SidecarMode":
         return "its submitter is not in the head's Pod"
     ended = _sidecar(scene)
@@ -371,7 +371,7 @@ def app_failed(scene: Scene) -> Found | str:
     if messages:
         return Found(f"The application failed by itself: {messages[0].text[:200]}", tuple(messages[:3]))
     if scene.job is None and scene.service is None:
-        return "no program of a user is said to have failed"
+        return ""
     if isinstance(head_lost_during_job(scene), Found):
         return "the head was lost, and the job with it"
     status = scene.job_status
