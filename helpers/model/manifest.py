@@ -83,19 +83,18 @@ def document(source: str | Mapping[str, Any], kind: str) -> dict[str, Any]:
     return one
 
 
-def long_documents(text: str, max_text: int, max_items: int) -> list[Any]:
+def long_documents(text: str, max_text: int) -> list[Any]:
     """The documents of a long YAML text that nobody wrote by hand, as plain data; empty ones are left out.
 
     Args:
-        max_text: how many characters it may have.
-        max_items: how many values, with what aliases repeat.
+        max_text: how many characters it may have. It may hold as many values, with what aliases repeat.
 
     Raises:
         CourseError: it cannot be read, with the line; or is longer.
     """
     if len(text) > max_text:
         raise CourseError(f"A text of {len(text)} characters is too long to be read here.", "Save less in it.")
-    count = [MAX_ITEMS - max_items]
+    count = [-len(text)]
     return [_plain(one, "", 0, count) for one in _loaded(text, _FastLoader) if one is not None]
 
 

@@ -178,15 +178,15 @@ class Scene:
             if self._owns(one) or (self.job and one["metadata"]["name"] == self.name)
         ]
 
-    @property
+    @cached_property
     def submitters(self) -> list[Pod]:
         return [pod for pod in self.pods if not pod.cluster]
 
-    @property
+    @cached_property
     def workers(self) -> list[Pod]:
         return [pod for pod in self.pods if pod.is_worker]
 
-    @property
+    @cached_property
     def heads(self) -> list[Pod]:
         """Head Pods, those that live last."""
         return sorted((pod for pod in self.pods if pod.is_head), key=lambda pod: (not pod.is_over, str(pod.created)))

@@ -17,7 +17,6 @@ from helpers.model import manifest
 
 Object = Mapping[str, Any]
 MAX_TEXT = 30_000_000  # characters
-MAX_ITEMS = 3_000_000
 ROOTS = ("RayService", "RayJob", "RayCluster")
 RAY_KINDS = (*ROOTS, "RayCronJob")
 TEXTS = ("ray_status", "ray_memory", "ray_list_actors", "top")
@@ -147,7 +146,7 @@ def _documents(text: str) -> list[Any]:
     if not text.strip():
         raise CourseError("The dump is empty.", SAVE)
     try:
-        return manifest.long_documents(text, MAX_TEXT, MAX_ITEMS)
+        return manifest.long_documents(text, MAX_TEXT)
     except CourseError as error:
         last = text.count("\n") + 1
         raise CourseError(f"{error.what.rstrip('.')} (the dump has {last} lines; was it cut?).", SAVE) from None

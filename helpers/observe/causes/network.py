@@ -130,7 +130,8 @@ def _tried(scene: Scene, kind: re.Pattern) -> Iterator[tuple[str, str]]:
 
 
 def _failed_lookups(scene: Scene) -> list[Evidence]:
-    return [_shown(command, printed) for command, printed in _tried(scene, LOOKUPS) if _is_bad(printed, NO_NAME)]
+    found = _tried(scene, LOOKUPS)  # `getent` says nothing of a name that it does not find
+    return [_shown(command, said) for command, said in found if not said.strip() or _is_bad(said, NO_NAME)]
 
 
 def _good_lookups(scene: Scene) -> list[Evidence]:
