@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from helpers.errors import CourseError
@@ -127,8 +127,8 @@ def why(snapshot: Snapshot, target: str = "") -> Diagnosis:
 
     Args:
         snapshot: what is known.
-        target: such as `raycluster/demo`, `rayjob/train`, `rayservice/chat` or `pod/demo-head-x7k2p`; left away, what
-            somebody applied: if there is more than one thing, the first that has a fault.
+        target: such as `raycluster/demo`, `rayjob/train`, `rayservice/chat` or `pod/demo-head-x7k2p`; left away, all
+            that somebody applied: first the one whose cause is furthest upstream.
 
     Raises:
         CourseError: there is no such target.
@@ -138,7 +138,13 @@ def why(snapshot: Snapshot, target: str = "") -> Diagnosis:
     found = [diagnose(Scene(snapshot, root)) for root in snapshot.roots()]
     if not found:
         raise CourseError("The dump holds a RayCronJob alone, which has no Pods of its own.", "Add its RayJobs to it.")
-    return min(found, key=lambda one: _rank(one.cause))
+    first, *others = sorted(found, key=lambda one: _rank(one.cause))
+    besides = [_of(other, one) for other in others for one in (other.first, *other.further) if one.cause != NO_FAULT]
+    return replace(first, further=(*first.further, *besides))
+
+
+def _of(diagnosis: Diagnosis, named: Named) -> Named:
+    return replace(named, said=f"Of {diagnosis.target}: {named.said}")
 
 
 def _rank(cause: str) -> int:
@@ -177,6 +183,8 @@ def diagnose(scene: Scene) -> Diagnosis:
     """Ask each cause, in the order in which they bring about each other."""
     found: list[tuple[Cause, Found]] = []
     ruled_out: dict[str, str] = {}
+    if _is_done(scene):
+        return Diagnosis(f"{scene.kind.lower()}/{scene.name}", _without_cause(scene), (), {}, _unread(scene))
     odd: list[str] = []
     for cause in CAUSES:
         try:
@@ -192,6 +200,12 @@ def diagnose(scene: Scene) -> Diagnosis:
     named = [_named(cause, seen) for cause, seen in found if not ids & set(SAME.get(cause.id, ()))]
     first = named[0] if named else _without_cause(scene)
     return Diagnosis(f"{scene.kind.lower()}/{scene.name}", first, tuple(named[1:]), ruled_out, (*odd, *_unread(scene)))
+
+
+def _is_done(scene: Scene) -> bool:
+    """Whether a RayJob has come to a good end: what was in its way before is of no matter."""
+    status = scene.job_status
+    return status.get("jobStatus") == "SUCCEEDED" and status.get("jobDeploymentStatus") == "Complete"
 
 
 def _named(cause: Cause, seen: Found) -> Named:

@@ -1471,6 +1471,13 @@ NO_FAULT = {
         ),
     ),
     "suspended": seen(cluster(suspend=True, status={"state": "suspended"})),
+    "a job that once waited for quota": seen(
+        rayjob(status={"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete"}),
+        event("RayCluster", "sky", "FailedToCreateWorkerPod", "pods is forbidden: exceeded quota: team", seconds=60),
+    ),
+    "a program that checks something": seen(
+        *HEALTHY, logs={f"{OWN[0]}/ray-worker": "F1204 tensor.cc:9] Check failed: x == y\n*** SIGSEGV received"}
+    ),
     "a service at work": seen(
         of_job(cluster(), "talk", "RayService"),
         thing(
@@ -1612,6 +1619,15 @@ def test_another_cluster_beside_it_is_of_no_matter():
     assert why(given, "raycluster/sky").cause == "no-fault"
     assert why(given, "RayClusters/sky-two").cause == "head-evicted-node-scale-down"
     assert why(given).target == "raycluster/sky-two"
+
+
+def test_without_a_target_the_faults_of_all_are_named():
+    starting = waiting("PodInitializing")
+    typo = pod("b-small-worker-a", of="b", age=300, ready=False, init=waiting("ErrImagePull"), state=starting)
+    full = event("RayCluster", "a", "FailedToCreateWorkerPod", 'pods "w" is forbidden: exceeded quota: q, requested')
+    given = snapshot(cluster("b"), head("b-head-a", of="b"), typo, cluster("a"), head("a-head-a", of="a"), full)
+    assert both(given) == ["quota-exceeded", "image-pull-failed"]
+    assert why(given).further[0].said.startswith("Of raycluster/b: ")
 
 
 def test_a_pod_is_a_target_too():

@@ -43,7 +43,7 @@ PAST_S = 3600  # after which a Pod that is ready again has recovered
 # "Some Ray subprocesses exited unexpectedly" is `ray start --block`'s (ray/scripts/scripts.py)
 CRASH = (
     "subprocesses exited unexpectedly",
-    "Check failed:",
+    "An unexpected system state has occurred",
     "[exit code=-",
     "SIGSEGV received",
     "SIGABRT received",
@@ -51,6 +51,7 @@ CRASH = (
     "The raylet died",
     "GCS may have been killed",
 )
+OF_RAY = CRASH[:2]  # of these nobody but Ray says it, whatever program the log is of
 NOT_REACHED = ("Failed to connect to GCS", "Version mismatch:", "Ray version mismatch")
 SPILLED = re.compile(r"Spilled \d+ MiB")
 NO_DISK = (
@@ -61,7 +62,7 @@ NO_DISK = (
     "OutOfDiskError",
     "% full. Object creation will fail if spilling is required",
 )
-TOO_SLOW = re.compile(r"timed out|deadline exceeded|Client\.Timeout|timeout", re.IGNORECASE)
+TOO_SLOW = re.compile(r"timed out|deadline exceeded|DeadlineExceeded|Client\.Timeout|i/o timeout", re.IGNORECASE)
 SIGNALS = (132, 134, 135, 136, 139)  # 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 NEAR_S = 180.0  # between two things of which one brought about the other
 STRICT = 5  # failed probes, from which on they are no hiccup
@@ -405,7 +406,7 @@ def ray_crash(scene: Scene) -> Found | str:
             (shown, *lines[:2]),
             "certain" if lines else LIKELY,
         )
-    lines = of_logs(scene, *CRASH)
+    lines = of_logs(scene, *OF_RAY)
     gone = [
         event
         for reason in ("DeletedHeadPod", "DeletedWorkerPod")

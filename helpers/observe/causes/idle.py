@@ -205,6 +205,10 @@ def pinned_by_actor(scene: Scene) -> Found | str:
     if scene.job is not None and scene.job_status.get("jobStatus") in ("RUNNING", "PENDING"):
         return "a job runs: its actors have work"
     alive = [one for one in scene.actors or () if one.state == "ALIVE"]
+    if scene.status is None and alive and scene.workers and scene.kind == "RayCluster":
+        told = f"{alive[0].class_name} {alive[0].name} is ALIVE"
+        said = f"What is alive may keep workers: {count(len(alive), 'actor')}, of which nothing says where they are."
+        return Found(said, (Evidence(told, scene.on_head("ray list actors")),), POSSIBLE)
     kept = [node for _, node in _kept(scene)]
     # where tasks keep other nodes busy, an actor that works is no question
     has_all = all(node.is_free or any(one.is_on(node.id) for one in alive) for node in kept)
