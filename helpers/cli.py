@@ -22,6 +22,7 @@ from helpers.state import course_root
 if TYPE_CHECKING:
     from helpers.cluster.backend import Choice
     from helpers.grading import batch
+    from helpers.observe.diagnose import Diagnosis
 
 app = typer.Typer(
     help="Ray Clusters, KubeRay and Autoscaling: a course of live notebooks.",
@@ -312,6 +313,43 @@ def down(
 ) -> None:
     """Stop the cluster; the next `course up` finds the same objects."""
     print(_choice(backend).backend.down(wipe))
+
+
+@app.command()
+def why(
+    target: Annotated[
+        str, typer.Argument(help="As kubectl names it, such as `raycluster/demo`; of a dump, it may be left away.")
+    ] = "",
+    dump: Annotated[
+        Path | None,
+        typer.Option("--from", help="A saved `kubectl get … -o yaml` in place of the cluster that runs."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where it is; left away, wherever there is one of that name.")
+    ] = "",
+    backend: Annotated[str, BACKEND] = "",
+) -> None:
+    """Say why an object does not move, or does not shrink: one cause, what shows it, and what mends it."""
+    import json
+
+    from helpers.observe import diagnose, snapshot
+
+    told = diagnose.why(snapshot.from_file(dump), target) if dump else _why_live(target, namespace, backend)
+    print(json.dumps(told.as_dict(), indent=2, ensure_ascii=False) if json_ else told)
+
+
+def _why_live(target: str, namespace: str, backend: str) -> Diagnosis:
+    from helpers.kube import Kube
+    from helpers.observe import diagnose, live
+
+    if not target:
+        raise CourseError("Nothing is named.", "Name it, such as `course why raycluster/demo`.")
+    found = _choice(backend).backend
+    if not found.is_running():
+        raise CourseError("No cluster runs.", "Run `course up`, or hand a dump over by `--from dump.yaml`.")
+    kube = Kube(found.kubeconfig)
+    return diagnose.why(live.snapshot_of(kube, namespace or live.namespace_of(kube, target), target), target)
 
 
 def _choice(backend: str) -> Choice:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.job import Job
     from helpers.cluster.session.tables import Events, Pods
     from helpers.model.planner import Plan
+    from helpers.observe.diagnose import Diagnosis
     from helpers.widgets.timeline import Drawn
 
 GIB = 2**30
@@ -260,6 +261,20 @@ class Lab:
         from helpers.model.planner import plan
 
         return plan(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
+
+    def why(self, target: str) -> Diagnosis:
+        """Why an object does not move, or does not shrink: one cause, what shows it, and what mends it.
+
+        Args:
+            target: such as `raycluster/demo`, `rayjob/train`, `rayservice/chat` or `pod/demo-head-x7k2p`.
+
+        Raises:
+            CourseError: if there is none, or nothing of it can be read.
+        """
+        from helpers.observe import diagnose, live
+
+        kubernetes = self._kubernetes
+        return diagnose.why(live.snapshot_of(kubernetes.kube, kubernetes.namespace, target), target)
 
     def run_on_head(
         self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any

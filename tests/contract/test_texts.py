@@ -47,8 +47,13 @@ def is_broken_on_purpose(name: str) -> bool:
     return fnmatch(name, "manifests/*/broken-*.yaml")
 
 
+def is_quoted(name: str) -> bool:
+    """Whether it holds what programs print, links and all, such as those of KubeRay's init container."""
+    return fnmatch(name, "tests/cases/*.yaml")
+
+
 def test_nothing_refers_to_what_moves():
-    sound = [(name, text) for name, text in texts() if not is_broken_on_purpose(name)]
+    sound = [(name, text) for name, text in texts() if not is_broken_on_purpose(name) and not is_quoted(name)]
     wrong = [f"{name}: {what}" for name, text in sound for what in rules.moving_references(text)]
     assert not wrong, "\n".join(wrong)
 
