@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from helpers.errors import CourseError
 from helpers.kube import Exec, Kube, KubeError, Resource, if_allowed
 from helpers.observe import timeline
+from helpers.observe.things import Event, Pod
 from helpers.observe.timeline import ADDED, CHANGED, DELETED, HEAD, HERE, SAID, STATE, THERE, Record, Timeline
 from helpers.wait import wait_until
 
@@ -233,7 +234,7 @@ class _Watch:
             if change != DELETED:  # events go after an hour, which is no news
                 self.recorder.put(
                     "list" if source == "list" else "event", THERE if change == THERE else SAID, "Event", name, reduced,
-                    _moment(thing), _component(thing),
+                    _moment(thing), Event(thing).component or HERE,
                 )  # fmt: skip
         elif before is None or change == DELETED or _plain(before) != _plain(reduced):
             self.recorder.put(source, change, thing["kind"], name, reduced)
@@ -267,10 +268,6 @@ def _moment(event: dict) -> float:
     return timeline.seconds(told or event["metadata"]["creationTimestamp"])
 
 
-def _component(event: dict) -> str:
-    return (event.get("source") or {}).get("component") or event.get("reportingComponent") or HERE
-
-
 class _Ray:
     """What Ray says of itself in the heads of the target's RayClusters, one after the other."""
 
@@ -288,21 +285,15 @@ class _Ray:
 
     def _head(self) -> tuple[str, str, str] | None:
         """(RayCluster, Pod, container) of the newest head that is Ready."""
-        found, clusters = None, set(self.recorder.timeline.clusters())
-        gone = set()
+        clusters, known = set(self.recorder.timeline.clusters()), set()
         for record in reversed(list(self.recorder.timeline.records)):
-            labels = (record.data.get("metadata") or {}).get("labels") or {}
-            is_head = labels.get(timeline.TYPE_LABEL) == "head" and labels.get(timeline.CLUSTER_LABEL) in clusters
-            if record.kind != "Pod" or not is_head or record.name in gone:
+            if record.kind != "Pod" or record.name in known:  # only its last state counts
                 continue
-            gone.add(record.name)  # only its last state counts
-            conditions = {
-                one["type"]: one["status"] for one in (record.data.get("status") or {}).get("conditions") or ()
-            }
-            if record.change != DELETED and conditions.get("Ready") == "True":
-                container = record.data["spec"]["containers"][0]["name"]
-                found = found or (labels[timeline.CLUSTER_LABEL], record.name, container)
-        return found
+            known.add(record.name)
+            pod = Pod(record.data)
+            if pod.is_head and pod.cluster in clusters and pod.is_ready and record.change != DELETED:
+                return pod.cluster, pod.name, pod.ray.name
+        return None
 
     def _listen(self, cluster: str, pod: str, container: str) -> None:
         command = ["env", "RAY_LOG_TO_DRIVER=0", "python", "-u", "-c", RAY_SAYS]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from helpers.observe.things import WAIT
 from helpers.text import as_html
 
 Object = Mapping[str, Any]
@@ -53,7 +54,6 @@ _RANK = {reason: rank for rank, reason in enumerate(_MEANINGS)}
 _CONTAINER = re.compile(r"ontainers\{(?P<name>[^}]+)\}")  # of spec.containers{…} or spec.initContainers{…}
 _MADE_POD = re.compile(r"^Created (head|worker) Pod (?P<name>\S+)$")  # KubeRay, raycluster_controller.go
 _CELL = "text-align: left; line-height: 1.4; padding: 0.1em 1em 0.1em 0"
-WAIT = "wait-gcs-ready"  # the init container that KubeRay puts into each worker Pod
 
 
 @dataclass(frozen=True)

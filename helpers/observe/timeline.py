@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.observe.steps import WAIT, Step, Steps, steps_of
+from helpers.observe.steps import Step, Steps, steps_of
+from helpers.observe.things import WAIT, Event, Pod
 from helpers.text import columns
 
 HERE, HEAD = "this machine, set to the API server", "the head"
 THERE, ADDED, CHANGED, DELETED, SAID, STATE = "there", "added", "changed", "deleted", "said", "state"
-CLUSTER_LABEL, GROUP_LABEL, TYPE_LABEL = "ray.io/cluster", "ray.io/group", "ray.io/node-type"  # KubeRay, constant.go
 VERSION = 1  # of the file that `save` writes
 SAME_S = 2.0  # the API server keeps whole seconds: what was seen this soon after is the finer time of the same
 
@@ -297,17 +297,16 @@ def _moments(timeline: Timeline, pod: str, seen: list[Record]) -> dict[str, floa
     """When each moment of a Pod's start was, as far as it is known."""
     created = _exact(seen[0].data["metadata"]["creationTimestamp"], seen[0])
     found = {"begun": min(max(timeline.start, _target_made(timeline)), created), "created": created}
-    asked = _asked(timeline, seen[0].data, created)
+    asked = _asked(timeline, Pod(seen[0].data), created)
     if asked is not None:
         found["asked"] = asked
     for record in seen:
-        status = record.data.get("status") or {}
-        for condition in status.get("conditions") or ():
-            if (condition["type"], condition["status"]) == ("PodScheduled", "True") and "scheduled" not in found:
-                found["scheduled"] = _exact(condition["lastTransitionTime"], record)
-        running = _ray_container(record.data, status).get("running")
-        if running and "started" not in found:
-            found["started"] = _exact(running["startedAt"], record)
+        made = Pod(record.data)
+        scheduled, running = made.condition("PodScheduled"), made.ray.state.get("running")
+        if scheduled.get("status") == "True":
+            found.setdefault("scheduled", _exact(scheduled["lastTransitionTime"], record))
+        if running:
+            found.setdefault("started", _exact(running["startedAt"], record))
     for record in timeline.records:
         if record.kind == "Ray":
             for node in record.data.get("nodes") or ():
@@ -373,16 +372,15 @@ def _pulling(timeline: Timeline, pod: str, begin: float, end: float) -> float:
 
 
 def _is_about(record: Record, pod: str) -> bool:
-    return record.kind == "Event" and _about(record.data) == ("Pod", pod)
+    return record.kind == "Event" and (Event(record.data).kind, Event(record.data).name) == ("Pod", pod)
 
 
-def _asked(timeline: Timeline, pod: Mapping[str, Any], created: float) -> float | None:
+def _asked(timeline: Timeline, pod: Pod, created: float) -> float | None:
     """When the autoscaler last asked for more of a Pod's group, before that Pod was made."""
-    cluster, group = _label(pod, CLUSTER_LABEL), _label(pod, GROUP_LABEL)
     before, found = None, None
     for record in timeline.records:
-        if record.kind == "RayCluster" and record.name == cluster:
-            now = _replicas(record.data).get(group)
+        if record.kind == "RayCluster" and record.name == pod.cluster:
+            now = _replicas(record.data).get(pod.group)
             if before is not None and now is not None and now > before and record.at <= created + SAME_S:
                 found = min(record.at, created)
             before = now
@@ -402,13 +400,6 @@ def _target_made(timeline: Timeline) -> float:
     return timeline.start
 
 
-def _ray_container(pod: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state of the first container, which is Ray's to KubeRay."""
-    name = pod["spec"]["containers"][0]["name"]
-    found = [one for one in status.get("containerStatuses") or () if one["name"] == name]
-    return (found[0].get("state") or {}) if found else {}
-
-
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 # how far a Pod is, in order; "ending" may come after each of them
@@ -424,9 +415,9 @@ def steps(timeline: Timeline) -> Steps:
             f"The timeline has no RayCluster of {timeline.target}.", "Record one while it is made, or while it works."
         )
     cluster = last["RayCluster", found[-1]]
-    pods = [one for (kind, _), one in last.items() if kind == "Pod" and _label(one, CLUSTER_LABEL) == found[-1]]
+    pods = [one for (kind, _), one in last.items() if kind == "Pod" and Pod(one).cluster == found[-1]]
     names = {("RayCluster", found[-1]), *(("Pod", pod["metadata"]["name"]) for pod in pods)}
-    events = [one for (kind, _), one in last.items() if kind == "Event" and _about(one) in names]
+    events = [one for (kind, _), one in last.items() if kind == "Event" and (Event(one).kind, Event(one).name) in names]
     read = steps_of(cluster, pods, events).since(datetime.fromtimestamp(timeline.start, UTC))
     states = _pod_states(timeline, found[-1])
     return replace(read, steps=tuple(_recorded(timeline, step, states) for step in read))
@@ -463,14 +454,13 @@ def _shows(step: Step, before: Mapping[str, Any] | None, record: Record) -> bool
 
 
 def _in_state(thing: Mapping[str, Any], container: str, state: str) -> bool:
-    status = thing.get("status") or {}
-    told = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return any(one["name"] == container and state in (one.get("state") or {}) for one in told)
+    one = Pod(thing).container(container)
+    return one is not None and state in one.state
 
 
 def _has_condition(thing: Mapping[str, Any], kind: str, at: datetime) -> bool:
-    written = [one for one in (thing.get("status") or {}).get("conditions") or () if one["type"] == kind]
-    return any(one["status"] == "True" and seconds(one["lastTransitionTime"]) == at.timestamp() for one in written)
+    written = Pod(thing).condition(kind)
+    return written.get("status") == "True" and seconds(written["lastTransitionTime"]) == at.timestamp()
 
 
 # by the key of a step: what an object has from that step on
@@ -483,7 +473,7 @@ _MARKS: dict[str, Callable[[Step, Mapping[str, Any]], bool]] = {
     "Ended init": lambda step, thing: _in_state(thing, WAIT, "terminated"),
     "Started": lambda step, thing: _in_state(thing, step.what.rpartition("started ")[2], "running"),
     "Ready": lambda step, thing: _has_condition(thing, "Ready", step.at),
-    "Killing": lambda step, thing: "deletionTimestamp" in thing["metadata"],
+    "Killing": lambda step, thing: Pod(thing).is_leaving,
     "Provisioned": lambda step, thing: _has_condition(thing, "RayClusterProvisioned", step.at),
     "State": lambda step, thing: (thing.get("status") or {}).get("state") == "ready",
 }
@@ -494,30 +484,27 @@ def _pod_states(timeline: Timeline, cluster: str) -> list[tuple[float, dict[str,
     now: dict[str, str] = {}
     found = []
     for record in timeline.records:
-        if record.kind == "Pod" and _label(record.data, CLUSTER_LABEL) == cluster:
+        if record.kind == "Pod" and Pod(record.data).cluster == cluster:
             now.pop(record.name, None)
             if record.change != DELETED:
-                now[record.name] = pod_state(record.data)
+                now[record.name] = pod_state(Pod(record.data))
             found.append((record.seen, dict(now)))
     return found
 
 
-def pod_state(pod: Mapping[str, Any]) -> str:
+def pod_state(pod: Pod) -> str:
     """How far a Pod is: one of `POD_STATES`, or "ending" or "ended"."""
-    status = pod.get("status") or {}
-    if "deletionTimestamp" in pod["metadata"]:
+    if pod.is_leaving:
         return "ending"
-    if status.get("phase") in ("Failed", "Succeeded"):
+    if pod.is_over:
         return "ended"
-    is_so = conditions(pod)
-    if is_so.get("Ready") == "True":
+    if pod.is_ready:
         return "Ready"
-    if "running" in _ray_container(pod, status):
+    if pod.ray.is_running:
         return "running"
-    begun = [(one.get("state") or {}).keys() - {"waiting"} for one in status.get("initContainerStatuses") or ()]
-    if any(begun):
+    if any(one.state.keys() - {"waiting"} for one in pod.init_containers):
         return "init"
-    return "scheduled" if is_so.get("PodScheduled") == "True" else "pending"
+    return "scheduled" if pod.machine else "pending"
 
 
 # ---- series ----------------------------------------------------------------------------------------------------------
@@ -612,13 +599,9 @@ def _pods(now: Mapping[tuple[str, str], Record], clusters: set[str]) -> dict[str
     found = {"waiting for a Kubernetes node": 0.0, "starting": 0.0, "Ready": 0.0}
     for record in _of(now, "Pod"):
         if _is_worker(record, clusters):
-            is_so = conditions(record.data)
-            if is_so.get("Ready") == "True":
-                found["Ready"] += 1
-            elif is_so.get("PodScheduled") == "True":
-                found["starting"] += 1
-            else:
-                found["waiting for a Kubernetes node"] += 1
+            pod = Pod(record.data)
+            state = "Ready" if pod.is_ready else "starting" if pod.machine else "waiting for a Kubernetes node"
+            found[state] += 1
     return found
 
 
@@ -654,9 +637,8 @@ def told(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
 
 def _what(record: Record, before: Record | None) -> str:
     if record.kind == "Event":
-        about = record.data.get("involvedObject") or {}
-        words = " ".join(record.data.get("message", "").split())
-        return f"{record.data.get('reason')} ({about.get('kind', '')} {about.get('name', '')}): {words}"
+        event = Event(record.data)
+        return f"{event.reason} ({event.kind} {event.name}): {' '.join(event.message.split())}"
     if record.change in (THERE, ADDED, DELETED):
         return record.change
     old = before.data if before else {}
@@ -721,17 +703,7 @@ def conditions(thing: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_worker(record: Record, clusters: set[str]) -> bool:
-    is_pod = record.kind == "Pod" and _label(record.data, CLUSTER_LABEL) in clusters
-    return is_pod and _label(record.data, TYPE_LABEL) == "worker"
-
-
-def _label(thing: Mapping[str, Any], name: str) -> str:
-    return ((thing.get("metadata") or {}).get("labels") or {}).get(name, "")
-
-
-def _about(event: Mapping[str, Any]) -> tuple[str, str]:
-    about = event.get("involvedObject") or {}
-    return about.get("kind", ""), about.get("name", "")
+    return record.kind == "Pod" and Pod(record.data).is_worker and Pod(record.data).cluster in clusters
 
 
 def _owners(thing: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from helpers.errors import CourseError
 from helpers.kube import KubeError, NoAnswer, Resource
 from helpers.observe import recorder, timeline
 from helpers.observe.recorder import Recorder
+from helpers.observe.things import Pod
 from helpers.observe.timeline import CHANGED, HERE, Record, Timeline, difference
 from helpers.wait import wait_until
 from helpers.widgets.timeline import Drawn
@@ -455,11 +456,13 @@ def test_the_stepper_shows_the_states_and_the_change(start: Drawn) -> None:
 
 
 def test_how_far_a_pod_is(start: Drawn) -> None:
-    seen = [timeline.pod_state(record.data) for record in start.records if record.kind == "Pod"]
+    seen = [timeline.pod_state(Pod(record.data)) for record in start.records if record.kind == "Pod"]
     assert seen == ["pending", "scheduled", "init", "init", "running", "Ready"]
     last = start.records[-1].data
-    assert timeline.pod_state(last | {"metadata": last["metadata"] | {"deletionTimestamp": written(30)}}) == "ending"
-    assert timeline.pod_state(last | {"status": {"phase": "Failed"}}) == "ended"
+    assert (
+        timeline.pod_state(Pod(last | {"metadata": last["metadata"] | {"deletionTimestamp": written(30)}})) == "ending"
+    )
+    assert timeline.pod_state(Pod(last | {"status": {"phase": "Failed"}})) == "ended"
 
 
 def test_steps_of_what_is_not_in_the_record() -> None:
