@@ -232,6 +232,29 @@ def _show_row(row: batch.Row, number: int, count: int) -> None:
     print(f"{number:>{len(str(count))}}/{count}  {row.student}  {score}", flush=True)
 
 
+# ---- manifests -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(help="A YAML file; - for standard input.")],
+    ray_version: Annotated[
+        str, typer.Option(help="What the images run; left away: what they say, or the course's.")
+    ] = "",
+    kuberay_version: Annotated[str, typer.Option(help="Of the operator; left away: the course's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a manifest means: its Pods, each `ray start`, who counts what, and what is wrong with it."""
+    import json
+
+    from helpers.observe import explain as meaning
+
+    said = meaning.explain(meaning.text_of(Path(file)), ray_version, kuberay_version)
+    print(json.dumps(said.as_dict(), indent=2, default=str) if as_json else said)
+    if not said.is_right:
+        raise typer.Exit(1)
+
+
 # ---- the cluster -----------------------------------------------------------------------------------------------------
 
 BACKEND = typer.Option(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.forward import Forward
     from helpers.cluster.session.job import Job
     from helpers.cluster.session.tables import Events, Pods
+    from helpers.observe.explain import Explanation
     from helpers.observe.steps import Steps
     from helpers.widgets.stepper import Stepper
 
@@ -238,6 +239,21 @@ class Lab:
         from helpers.widgets.stepper import stepper
 
         return stepper(self.steps(target))
+
+    def explain(self, manifest: str | Path | dict, *, ray_version: str = "", kuberay_version: str = "") -> Explanation:
+        """What a manifest means: the Pods of each group, its `ray start`, who counts what, and what is wrong with it.
+
+        Args:
+            manifest: YAML text, the path of a file, or one object as a dict.
+            ray_version: what the images run; left away: what they say, or the course's.
+            kuberay_version: of the operator; left away: the course's.
+
+        Raises:
+            CourseError: if it cannot be read, or nothing in it is of KubeRay.
+        """
+        from helpers.observe.explain import explain, text_of
+
+        return explain(text_of(manifest), ray_version, kuberay_version)
 
     def run_on_head(
         self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any

@@ -86,7 +86,9 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
         for key in words if isinstance(words, Mapping) else ():
             if not isinstance(words[key], str):
                 yield _wrong_type(f"metadata.{field}.{key}", "a string", words[key])
-    name = metadata.get("name") or metadata.get("generateName")
+    name, begin = metadata.get("name"), metadata.get("generateName")
+    if not name and isinstance(begin, str) and begin:
+        name = f"{begin}xxxxx"  # five letters are put behind it
     if not name:
         yield Finding("missing-field", "metadata.name", ERROR, "a name is required")
     elif not isinstance(name, str):

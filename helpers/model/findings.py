@@ -18,7 +18,6 @@ FIXES = {
     "negative-bound": "Write 0 or more; a deadline is 1 or more.",
     "duplicate-entry": "Give one of the two another name, or remove it.",
     "bad-label": "Use letters, digits, '-', '_' and '.', at most 63 of them.",
-    "pod-refused": "Mend the Pod's template: `kubectl apply --dry-run=server` of such a Pod says when it is right.",
     # what the operator refuses
     "min-above-max": "Raise maxReplicas, or lower minReplicas.",
     "group-idle-timeout-needs-v2": "Write `autoscalerOptions: {version: v2}`.",

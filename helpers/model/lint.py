@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from helpers import versions
-from helpers.model import crds, quota, raycluster, rayjob, rayservice, scheduling
+from helpers.model import crds, quota, raycluster, rayjob, rayservice
 from helpers.model.findings import ERROR, SEVERITIES, Finding
 from helpers.model.raycluster import Cluster, cluster_of
 from helpers.model.rayjob import job_of
@@ -87,6 +87,8 @@ def releases_of(document: Document) -> Releases:
 
 
 def _operator(document: Document, releases: Releases) -> list[Finding]:
+    if not document.get("spec"):
+        return [Finding("missing-field", "spec", ERROR, "it is required, though only the operator says so")]
     cluster, job = cluster_of(document), job_of(document)
     found = rayjob.refusals(job) if job else []
     if cluster:
@@ -117,9 +119,6 @@ def _misreadings(document: Document, releases: Releases, context: Sequence[Docum
     found = rayjob.misreadings(job, releases) if job else []
     if cluster and not any(group.pod.get("containers") in (None, []) for group in cluster.groups):
         found += raycluster.misreadings(cluster, releases)
-        for group in cluster.groups:
-            path = f"{group.path}.template.spec"
-            found += [Finding("pod-refused", path, ERROR, said) for said in scheduling.pod_refusals(group)]
         if document["kind"] == "RayService":
             found += rayservice.misreadings(document, cluster)
         found += quota.missing(document, cluster, context)

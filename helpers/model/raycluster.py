@@ -368,16 +368,16 @@ class Flag:
 
     Attributes:
         name: without its dashes.
-        value: "" if it stands alone.
+        value: None if it stands alone.
         origin: where it comes from: a path in the manifest, or what of KubeRay sets it.
     """
 
     name: str
-    value: str
+    value: str | None
     origin: str
 
     def __str__(self) -> str:
-        return f"--{self.name}={self.value}" if self.value else f"--{self.name}"
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
 
 KUBERAY = "KubeRay's default"
@@ -410,7 +410,7 @@ def start_flags(cluster: Cluster, group: Group, namespace: str = "default") -> l
         if value.lower() not in ("true", "false") or key in ("log-color", "include-dashboard"):
             flags.append(Flag(key, value, origin))
         elif value.lower() == "true":
-            flags.append(Flag(key, "", origin))
+            flags.append(Flag(key, None, origin))
     return flags
 
 
@@ -425,6 +425,24 @@ def start_command(cluster: Cluster, group: Group, namespace: str = "default") ->
     """The `ray start` of a group's Pods, its options in KubeRay's order (`convertParamMap`), each with one blank."""
     first = "ray start --head" if group.is_head else "ray start"
     return " ".join([first, *map(str, start_flags(cluster, group, namespace))])
+
+
+def container_args(cluster: Cluster, group: Group, namespace: str = "default") -> str | None:
+    """What KubeRay gives bash in a group's Ray container, to the letter: `BuildPod` in pod.go.
+
+    A command of the manifest's own comes before it.
+
+    Returns:
+        None if the container's command is left as the manifest has it, because it has a `ray start` of its own, or the
+        annotation ray.io/overwrite-container-cmd says so.
+    """
+    own = "".join(f" {word} " for word in (*group.container.get("command", ()), *group.container.get("args", ())))
+    notes = ((group.spec["template"].get("metadata") or {}).get("annotations") or {}) | cluster.annotations
+    if "ray start" in own or str(notes.get("ray.io/overwrite-container-cmd")).lower() == "true":
+        return None
+    flags = "".join(f" {flag} " for flag in start_flags(cluster, group, namespace))
+    made = f"ulimit -n 65536; ray start {'--head ' if group.is_head else ''}{flags}"
+    return f"{own} && {made}" if own else made
 
 
 def _origin(group: Group, option: str) -> str:
@@ -456,7 +474,7 @@ def refusals(cluster: Cluster) -> list[Finding]:
 
     `ValidateRayClusterMetadata` and `ValidateRayClusterSpec`, as far as they are about the cluster itself.
     """
-    found = list(_name(cluster))
+    found = list(name_refusals(cluster.document))
     for group in cluster.groups:
         if not group.pod.get("containers"):
             said = "there is no container"
@@ -471,20 +489,6 @@ def refusals(cluster: Cluster) -> list[Finding]:
     for group in cluster.groups:
         found += _group(cluster, group)
     return found
-
-
-def _name(cluster: Cluster) -> Iterator[Finding]:
-    yield from name_refusals(cluster.document)
-    for group in cluster.workers:
-        # its name is the value of a label, and a part of the Pod's name (DefaultWorkerPodTemplate, PodName in util.go)
-        pod = f"{cluster.name}-{group.name}".lower()[:50]
-        if len(group.name) > MAX_LABEL or not LABEL_NAME.fullmatch(group.name):
-            said = f"{group.name!r:.80} is no value for a label, and Pods have one with it"
-        elif not POD_NAME.fullmatch(f"{pod}-worker-xxxxx"):
-            said = f"{group.name!r:.80} stands in the names of Pods, which have letters, digits and '-' in them"
-        else:
-            continue
-        yield Finding("bad-name", f"{group.path}.groupName", ERROR, said)
 
 
 def name_refusals(document: Mapping[str, Any]) -> Iterator[Finding]:
@@ -604,7 +608,7 @@ def misreadings(cluster: Cluster, releases: Releases = PINNED) -> list[Finding]:
         cluster: one that the API server has taken.
         releases: what its images run, and the operator.
     """
-    found = [*_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
+    found = [*_group_names(cluster), *_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
     for group in cluster.groups:
         found += [*_first_container(group), *_options(group), *_params(cluster, group, releases)]
         found += [*_custom_resources(group), *_gpus(group), *_kept(group, releases), *_object_store(group)]
@@ -633,6 +637,19 @@ def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
         if group.name in seen:
             yield Finding("duplicate-group-name", group.path, WARNING, f"there is a group {group.name} already")
         seen.add(group.name)
+
+
+def _group_names(cluster: Cluster) -> Iterator[Finding]:
+    """A group's name is the value of a label and a part of its Pods' names: DefaultWorkerPodTemplate, PodName."""
+    for group in cluster.workers:
+        pod = f"{cluster.name}-{group.name}".lower()[:50]
+        if len(group.name) > MAX_LABEL or not LABEL_NAME.fullmatch(group.name):
+            said = f"{group.name!r:.80} is no value for a label, and each Pod of the group has one with it"
+        elif not POD_NAME.fullmatch(f"{pod}-worker-xxxxx"):
+            said = f"{group.name!r:.80} stands in the names of Pods, which have letters, digits and '-' in them"
+        else:
+            continue
+        yield Finding("bad-name", f"{group.path}.groupName", ERROR, said)
 
 
 def _images(cluster: Cluster) -> Iterator[Finding]:

@@ -7,9 +7,13 @@ Pure: a text goes in, and what the API server, the operator, Ray and its autosca
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from helpers import versions
 from helpers.errors import CourseError
@@ -20,7 +24,7 @@ from helpers.model.manifest import Document
 from helpers.model.raycluster import Cluster, Flag, Group, NotCounted
 from helpers.model.rayjob import SIDECAR, job_of
 from helpers.model.releases import Releases, version
-from helpers.model.scheduling import AUTOSCALER, WAIT_GCS_READY
+from helpers.model.scheduling import AUTOSCALER, WAIT_GCS_READY, pod_refusals
 from helpers.text import as_html, columns, html_table
 
 SIGNS = {ERROR: "✘", WARNING: "!", NOTE: "·"}
@@ -67,8 +71,10 @@ class GroupView:
         bounds: the least and the most that the autoscaler may ask for; None without one, and for the head.
         containers: init containers first.
         start: the options of `ray start`, in their order.
+        args: what KubeRay gives bash in the Ray container; None if it leaves the manifest's own command as it is.
         counts: by resource: CPU, GPU and memory.
         disagreements: where the three do not count the same, a sentence each.
+        refused: why the API server will refuse its Pods, once the operator makes them, a sentence each.
         probes: how the Ray container is asked for its health.
     """
 
@@ -79,8 +85,10 @@ class GroupView:
     bounds: tuple[int, int] | None
     containers: tuple[Container, ...]
     start: tuple[Flag, ...]
+    args: str | None
     counts: Mapping[str, Counts]
     disagreements: tuple[str, ...]
+    refused: tuple[str, ...]
     probes: str
     is_head: bool
 
@@ -151,8 +159,9 @@ class Explanation:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is an error."""
-        return not any(one.severity == ERROR for one in self.findings)
+        """Whether nothing is an error, and no Pod is refused."""
+        refused = any(group.refused for document in self.documents for group in document.groups)
+        return not refused and not any(one.severity == ERROR for one in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON."""
@@ -200,12 +209,42 @@ def explain(text: str, ray_version: str = "", kuberay_version: str = "") -> Expl
         releases = Releases(given or releases_of(one.data).ray, operator)
         views.append(_view(one, releases, context))
     said = [f"– Not checked: {sentence}" for _, sentence in left]
+    said += [
+        f"– If what line {one.line} begins is a patch, build the manifest first, as with `kubectl kustomize`."
+        for one, view in zip(checked, views, strict=True)
+        if any(found.rule == "missing-field" for found in view.findings) and "containers" not in " ".join(one.lines)
+    ]
     if operator[:2] != version(versions.KUBERAY)[:2]:
         said.append(
             f"– Fields and types are checked against KubeRay {versions.KUBERAY}; what is known of"
             f" {_dotted(operator)} beside it is taken into account."
         )
     return Explanation(tuple(views), tuple(said))
+
+
+def text_of(source: str | Path | Mapping[str, Any]) -> str:
+    """The text of a manifest.
+
+    Args:
+        source: YAML text, the path of a file, "-" for what comes on standard input, or a document as a dict.
+
+    Raises:
+        CourseError: the file cannot be read, or is no text.
+    """
+    if isinstance(source, Mapping):
+        return yaml.safe_dump(dict(source), sort_keys=False)
+    if isinstance(source, str) and ("\n" in source or ": " in source):
+        return source
+    try:
+        data = sys.stdin.buffer.read() if str(source) == "-" else Path(source).read_bytes()
+    except OSError as error:
+        said = f"The manifest {source} cannot be read: {error.strerror or error}."
+        raise CourseError(said, f"Paths are relative to {Path.cwd()}.") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CourseError(f"{source} is no text in UTF-8: line {line} has other bytes.", manifest.AGAIN) from None
 
 
 def _nothing(documents: Sequence[Document], left: Sequence[tuple[Document, str]]) -> CourseError:
@@ -268,8 +307,10 @@ def _group(document: Document, cluster: Cluster, group: Group, releases: Release
         bounds=group.bounds if cluster.is_autoscaling and not group.is_head else None,
         containers=tuple(_containers(cluster, group)),
         start=tuple(raycluster.start_flags(cluster, group, namespace)),
+        args=raycluster.container_args(cluster, group, namespace),
         counts=counts,
         disagreements=tuple(_disagreements(cluster, group, counts)),
+        refused=tuple(pod_refusals(group)),
         probes=_probes(cluster, group),
         is_head=group.is_head,
     )
@@ -402,10 +443,13 @@ def _document_text(view: DocumentView) -> Iterator[str]:
         yield columns(rows)
         first = "--head" if group.is_head else ""
         yield f"  ray start {first}".rstrip()
-        yield columns([["   ", str(flag), f"← {flag.origin}"] for flag in group.start])
+        yield columns([["   ", str(flag), f"← {flag.origin.removeprefix(f'{group.path}.')}"] for flag in group.start])
+        if group.args is None:
+            yield "  The container keeps the command of the manifest; this one stands in KUBERAY_GEN_RAY_START_CMD."
         yield f"  probes: {group.probes}"
         yield columns([["", *row] for row in [HEADINGS, *_rows(group)]])
         yield from (f"  ≠ {one}" for one in group.disagreements)
+        yield from (f"  ✘ The API server refuses these Pods: {one}." for one in group.refused)
     counted = {severity: sum(one.severity == severity for one in view.findings) for severity in SEVERITIES}
     words = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counted.items() if count]
     yield "\n" + (", ".join(words) if words else "✔ nothing found")
@@ -427,6 +471,8 @@ def _html(view: DocumentView) -> str:
     rows = [[group.name, str(group.pods), *row] for group in view.groups for row in _rows(group)]
     made = html_table(title, ["group", "Pods", "resource", *HEADINGS[1:]], rows) if rows else f"<p>{as_html(title)}</p>"
     lines = [f"<li>{as_html(f'{group.name}: {one}')}</li>" for group in view.groups for one in group.disagreements]
+    for group in view.groups:
+        lines += [f"<li>✘ {as_html(f'{group.name}: its Pods are refused: {one}')}</li>" for one in group.refused]
     for one in view.findings:
         said = f"{SIGNS[one.severity]} {one.severity}, line {one.line}, {one.path}: {one.message}. {one.fix}"
         lines.append(f"<li>{as_html(said)}</li>")
