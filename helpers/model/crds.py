@@ -76,6 +76,7 @@ def resolved(schema: Schema | str) -> Schema:
 
 
 def _metadata(metadata: Any) -> Iterator[Finding]:
+    metadata = {} if metadata is None else metadata
     if not isinstance(metadata, Mapping):
         return  # the schema has said so
     for name in metadata:

@@ -93,7 +93,7 @@ def _operator(document: Document, releases: Releases) -> list[Finding]:
     found = rayjob.refusals(job) if job else []
     if cluster:
         found += raycluster.refusals(cluster)
-        if not any(group.pod.get("containers") in (None, []) for group in cluster.groups):
+        if cluster.has_containers:
             found += _dashboard(cluster)
             if document["kind"] == "RayService":
                 found += rayservice.refusals(document, cluster, releases)
@@ -117,7 +117,7 @@ def _dashboard(cluster: Cluster) -> list[Finding]:
 def _misreadings(document: Document, releases: Releases, context: Sequence[Document]) -> list[Finding]:
     cluster, job = cluster_of(document), job_of(document)
     found = rayjob.misreadings(job, releases) if job else []
-    if cluster and not any(group.pod.get("containers") in (None, []) for group in cluster.groups):
+    if cluster and cluster.has_containers:
         found += raycluster.misreadings(cluster, releases)
         if document["kind"] == "RayService":
             found += rayservice.misreadings(document, cluster)

@@ -44,6 +44,7 @@ MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb$")
 ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
 DEVICE = re.compile(r"gpu|/mig-", re.IGNORECASE)
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+RAY_NAME = re.compile(r"ray(-(head|worker|node|container))?")
 SLOW_STORAGE = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
 REQUIRE_SHM = 10**10  # bytes: REQUIRE_SHM_SIZE_THRESHOLD of ray_constants.py
 
@@ -292,6 +293,11 @@ class Cluster:
         return self.groups[1:]
 
     @property
+    def has_containers(self) -> bool:
+        """Whether each group has a container, without which there is little to say."""
+        return all(group.pod.get("containers") for group in self.groups)
+
+    @property
     def is_autoscaling(self) -> bool:
         return self.spec.get("enableInTreeAutoscaling") is True
 
@@ -436,7 +442,7 @@ def container_args(cluster: Cluster, group: Group, namespace: str = "default") -
         None if the container's command is left as the manifest has it, because it has a `ray start` of its own, or the
         annotation ray.io/overwrite-container-cmd says so.
     """
-    own = "".join(f" {word} " for word in (*group.container.get("command", ()), *group.container.get("args", ())))
+    own = "".join(f" {word} " for word in (*(group.container.get("command") or ()), *(group.container.get("args") or ())))
     notes = ((group.spec["template"].get("metadata") or {}).get("annotations") or {}) | cluster.annotations
     if "ray start" in own or str(notes.get("ray.io/overwrite-container-cmd")).lower() == "true":
         return None
@@ -532,7 +538,7 @@ def _bounds(group: Group) -> Iterator[Finding]:
         if (group.spec.get(name) or 0) < 0:
             yield Finding("negative-bound", f"{group.path}.{name}", ERROR, f"it is {group.spec[name]}, below 0")
     least, most = group.bounds
-    if least > most:
+    if 0 <= most < least:
         said = f"it is {least}, and maxReplicas is {most}, which is less"
         yield Finding("min-above-max", f"{group.path}.minReplicas", ERROR, said)
 
@@ -543,7 +549,7 @@ def _idle_timeout(cluster: Cluster, group: Group) -> Iterator[Finding]:
         return
     if seconds < 0:
         yield Finding("negative-bound", path, ERROR, f"it is {seconds}, below 0")
-    if not cluster.writes_v2 and cluster.head.environment.get(V2) not in ("1", "true"):
+    elif not cluster.writes_v2 and cluster.head.environment.get(V2) not in ("1", "true"):
         said = "a group has an idle timeout of its own only where autoscalerOptions.version is written, and is v2"
         yield Finding("group-idle-timeout-needs-v2", path, ERROR, said)
 
@@ -611,7 +617,8 @@ def misreadings(cluster: Cluster, releases: Releases = PINNED) -> list[Finding]:
     found = [*_group_names(cluster), *_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
     for group in cluster.groups:
         found += [*_first_container(group), *_options(group), *_params(cluster, group, releases)]
-        found += [*_custom_resources(group), *_gpus(group), *_kept(group, releases), *_object_store(group)]
+        found += [*_custom_resources(cluster, group), *_gpus(cluster, group), *_kept(group, releases)]
+        found += _object_store(group)
         if cluster.is_autoscaling:
             found += _autoscaled(cluster, group, releases)
     return found
@@ -705,8 +712,8 @@ def _object_store(group: Group) -> Iterator[Finding]:
 
 
 def _first_container(group: Group) -> Iterator[Finding]:
-    others = [one.get("image", "") for one in group.pod["containers"][1:]]
-    if not _is_ray(group.container.get("image", "")) and any(map(_is_ray, others)):
+    first, *others = group.pod["containers"]
+    if not _is_of_ray(first) and any(map(_is_of_ray, others)):
         said = "the first container is Ray's to KubeRay, and here it is another"
         yield Finding("ray-container-not-first", f"{group.path}.template.spec.containers", ERROR, said)
 
@@ -730,7 +737,7 @@ def _params(cluster: Cluster, group: Group, releases: Releases) -> Iterator[Find
         yield Finding("missing-ray-start-params", group.path, NOTE, said)
 
 
-def _custom_resources(group: Group) -> Iterator[Finding]:
+def _custom_resources(cluster: Cluster, group: Group) -> Iterator[Finding]:
     written, path = group.params.get("resources"), f"{group.path}.rayStartParams.resources"
     if group.resources:
         for name, amount in custom_resources(_from_group(group.resources).get("resources")).items():
@@ -751,18 +758,19 @@ def _custom_resources(group: Group) -> Iterator[Finding]:
         yield Finding("custom-resource-not-integer", path, ERROR, said)
         return
     try:
-        group._counted_custom()
+        _ = group._counted_custom() if cluster.is_autoscaling else {}
     except NotCounted as error:
         yield Finding("custom-resource-quoting", path, ERROR, str(error))
 
 
-def _gpus(group: Group) -> Iterator[Finding]:
+def _gpus(cluster: Cluster, group: Group) -> Iterator[Finding]:
     limits = {key: quantity.whole(amount) for key, amount in group.limits.items() if DEVICE.search(key)}
     known = [count for key, count in limits.items() if is_gpu(key) and count]
     written, path = group.params.get("num-gpus"), f"{group.path}.rayStartParams.num-gpus"
     if written is None:
         unread = [key for key, count in limits.items() if count and not key.endswith("gpu")]
-        if unread and not group.resources.get("GPU") and not any(key.endswith("gpu") for key in limits):
+        known_to_planner = group.resources.get("GPU") or any(key.endswith("gpu") for key in limits)
+        if cluster.is_autoscaling and unread and not known_to_planner:
             said = f"the autoscaler does not take {unread[0]} for a GPU, and num-gpus is not written"
             yield Finding("gpu-key-unknown-to-planner", f"{group.container_path}.resources.limits", ERROR, said)
     elif DIGITS.fullmatch(written):
@@ -869,6 +877,11 @@ def custom_resources(written: str | None) -> dict[str, float]:
             " is left"
         )
     return read
+
+
+def _is_of_ray(container: Mapping[str, Any]) -> bool:
+    """Whether a container is Ray's, by its image or by the name that is usual for it."""
+    return _is_ray(container.get("image", "")) or bool(RAY_NAME.fullmatch(container.get("name", "")))
 
 
 def _is_ray(image: str) -> bool:

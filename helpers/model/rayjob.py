@@ -23,6 +23,7 @@ from helpers.model.raycluster import Cluster, cluster_of, name_refusals
 from helpers.model.releases import PINNED, Releases
 
 K8S_JOB, HTTP, SIDECAR, INTERACTIVE = "K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"
+MODES = (K8S_JOB, HTTP, SIDECAR, INTERACTIVE)
 SPECS = {"RayJob": "spec", "RayCronJob": "spec.jobTemplate"}
 SELECTOR = "ray.io/cluster"  # RayJobClusterSelectorKey in constant.go
 SUBMITTER_LIMIT = 2  # createNewK8sJob: how often the submitter is tried again, if submitterConfig does not say it
@@ -150,6 +151,9 @@ def _selector(job: Job) -> Iterator[Finding]:
 
 
 def _modes(job: Job) -> Iterator[Finding]:
+    if job.mode not in MODES:
+        said = f"{job.mode!r:.60} is not one of {', '.join(MODES)}: the operator takes it, and nobody submits the job"
+        yield Finding("bad-enum", f"{job.path}.submissionMode", ERROR, said)
     if job.mode == INTERACTIVE and job.retries > 0:
         said = "a job that somebody submits by hand is not tried again"
         yield Finding("backoff-with-interactive", f"{job.path}.backoffLimit", ERROR, said)
@@ -453,7 +457,7 @@ class Cleanup:
     after_s: int | None = None
 
 
-def cleanup(shuts_down: bool, ttl_s: int = 0, selector: Mapping[str, str] | None = None) -> Cleanup:
+def cleanup(shuts_down: bool, ttl_s: int | None = 0, selector: Mapping[str, str] | None = None) -> Cleanup:
     """What becomes of the cluster when the job has ended: `handleShutdownAfterJobFinishes` in rayjob_controller.go.
 
     Args:
@@ -461,7 +465,7 @@ def cleanup(shuts_down: bool, ttl_s: int = 0, selector: Mapping[str, str] | None
         ttl_s: ttlSecondsAfterFinished, seconds.
         selector: clusterSelector; a cluster so chosen is not the job's, and stays.
     """
-    return Cleanup(True, ttl_s) if shuts_down and not selector else Cleanup(False)
+    return Cleanup(True, ttl_s or 0) if shuts_down and not selector else Cleanup(False)
 
 
 def clusters_created(backoff_limit: int, succeeds: bool) -> int:

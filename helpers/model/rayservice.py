@@ -15,6 +15,7 @@ from helpers.model.raycluster import Cluster
 from helpers.model.releases import PINNED, Releases
 
 NEW_CLUSTER, INCREMENTAL = "NewCluster", "NewClusterWithIncrementalUpgrade"
+STRATEGIES = (NEW_CLUSTER, INCREMENTAL, "None")
 TIMEOUT = "ray.io/initializing-timeout"
 NAMESPACE = "ray.io/external-storage-namespace"  # the old way to name a storage namespace
 _DURATION = re.compile(r"\+?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+")
@@ -33,6 +34,10 @@ def refusals(document: Mapping[str, Any], cluster: Cluster, releases: Releases =
     delay = spec.get("rayClusterDeletionDelaySeconds") or 0
     if delay < 0:
         found.append(Finding("negative-bound", "spec.rayClusterDeletionDelaySeconds", ERROR, f"it is {delay}, below 0"))
+    strategy = (spec.get("upgradeStrategy") or {}).get("type")
+    if strategy is not None and strategy not in STRATEGIES:
+        said = f"{strategy!r:.60} is not one of {', '.join(STRATEGIES)}"
+        found.append(Finding("bad-enum", "spec.upgradeStrategy.type", ERROR, said))
     if is_incremental(spec, releases):
         found += _upgrade_options(spec, cluster)
     return found
@@ -55,7 +60,8 @@ def _upgrade_options(spec: Mapping[str, Any], cluster: Cluster) -> Iterator[Find
     if options is None:
         wrong.append("an upgrade in steps needs them")
     else:
-        surge, step = options.get("maxSurgePercent", 100), options.get("stepSizePercent")
+        surge, step = options.get("maxSurgePercent"), options.get("stepSizePercent")
+        surge = 100 if surge is None else surge
         if not 0 <= surge <= 100:
             wrong.append(f"maxSurgePercent is {surge}, and is 0 to 100")
         if step is None or not 0 <= step <= 100:

@@ -15,7 +15,7 @@ TEXT, VARIABLE, COMMAND = "text", "variable", "command"
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"\{(?:(?P<name>[A-Za-z_]\w*)(?P<rest>[^}]*)|[^}]*)\}")
 _REDIRECT = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<<<|<<-?|<>|<&|>|<)")
-_ENDS = ("&&", "||", ";;", "|&", ";", "|", "&", "\n")
+_ENDS = ("&&", "||", "|&", ";", "|", "&", "\n")
 _BLANKS = " \t"
 _PATTERN = re.compile(r"[*?]|\[[^\]]+\]")
 
@@ -215,6 +215,8 @@ class _Reader:
                 if not self.word():
                     raise ValueError("a redirection has no file")
                 redirects = True
+            elif rest.startswith(";;"):
+                raise ValueError("';;' stands where none can be")
             elif end := next((mark for mark in _ENDS if rest.startswith(mark)), ""):
                 break
             elif rest[0] in "()":

@@ -270,7 +270,7 @@ def _why_not(document: Document) -> str:
         return (
             f"line {document.line_of('apiVersion')} has {api!r:.60}, and KubeRay has {manifest.GROUP}/{crds.VERSION}."
         )
-    if kind not in crds.kinds():
+    if not isinstance(kind, str) or kind not in crds.kinds():
         known = ", ".join(sorted(crds.kinds()))
         return f"line {document.line_of('kind')} has the kind {kind!r:.60}, and KubeRay has {known}."
     return ""
@@ -287,7 +287,7 @@ def _view(document: Document, releases: Releases, context: Sequence[Mapping[str,
     )
     groups: tuple[GroupView, ...] = ()
     cluster = None if any(one.rule in ("missing-field", "wrong-type") for one in found) else raycluster.cluster_of(data)
-    if cluster:
+    if cluster and cluster.has_containers:
         namespace = str(metadata.get("namespace") or "default")
         groups = tuple(_group(document, cluster, group, releases, namespace) for group in cluster.groups)
     dotted = (_dotted(releases.ray), _dotted(releases.kuberay))

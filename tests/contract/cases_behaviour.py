@@ -37,7 +37,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _resources_seen(given: Given) -> dict[str, Any]:
     cluster = _cluster(given["manifest"])
-    group = cluster.group(given["group"])
+    name = given["group"]
+    group = cluster.group(name) or cluster.head
     counted = cluster.counted
     planner = counted and {name: counted[group.name].get(name, 0) for name in ("CPU", "GPU", "memory")}
     start = {key: _number(group.start.get(key)) for key in ("num-cpus", "num-gpus", "memory")}
@@ -59,14 +60,15 @@ def _desired_pods(given: Given) -> dict[str, Any]:
 
 
 def _node_idle(given: Given) -> dict[str, Any]:
-    objects = [idle.Stored(one["bytes"], one["reference_held"]) for one in given["objects"]]
-    serve = idle.Serve(**given["serve"]) if given["serve"] else None
-    pin = idle.kept_by(given["running_tasks"], [one["state"] for one in given["actors"]], objects, serve)
+    objects = [idle.Stored(one["bytes"], one["reference_held"]) for one in given.get("objects") or ()]
+    serve = idle.Serve(**given["serve"]) if given.get("serve") else None
+    states = [one["state"] for one in given.get("actors") or ()]
+    pin = idle.kept_by(given.get("running_tasks", 0), states, objects, serve)
     return {"idle": pin is None, "pinned_by": pin}
 
 
 def _idle_timeout(given: Given) -> dict[str, Any]:
-    return asdict(idle.bursts(given["cold_start_s"], given["idle_timeout_s"], given["gaps_s"], given["nodes"]))
+    return asdict(idle.bursts(given["cold_start_s"], given["idle_timeout_s"], given["gaps_s"], given.get("nodes", 1)))
 
 
 def _pending_pods(given: Given) -> dict[str, Any]:
@@ -76,7 +78,8 @@ def _pending_pods(given: Given) -> dict[str, Any]:
 def _allocation_timeout(given: Given) -> dict[str, Any]:
     which = releases.releases(given["ray_version"])
     env = {name: str(value) for name, value in (given.get("env") or {}).items()}
-    return {"joins_s": coldstart.joins_s(given["stages_s"], env, given["version"] == "v2", which)}
+    stages = given["stages_s"] if isinstance(given["stages_s"], dict) else dict(enumerate(given["stages_s"]))
+    return {"joins_s": coldstart.joins_s(stages, env, given["version"] == "v2", which)}
 
 
 def _raycluster_edit(given: Given) -> dict[str, Any]:
@@ -93,12 +96,14 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _runtime_env_value(given: Given) -> dict[str, Any]:
-    order = ("runtimeEnvYAML", "variable", "submitter_env", "head_env", "submissionMode")
-    return {"value_seen_by_driver": rayjob.runtime_env_value(*(given[name] for name in order))}
+    envs = (given.get("submitter_env") or {}, given.get("head_env") or {})
+    mode = given.get("submissionMode") or rayjob.K8S_JOB
+    return {"value_seen_by_driver": rayjob.runtime_env_value(given["runtimeEnvYAML"], given["variable"], *envs, mode)}
 
 
 def _entrypoint(given: Given) -> dict[str, Any]:
-    made = rayjob.submitted(given["entrypoint"], given["submissionMode"], releases.releases(given["ray_version"]))
+    mode = given.get("submissionMode") or rayjob.K8S_JOB
+    made = rayjob.submitted(given["entrypoint"], mode, releases.releases(given.get("ray_version", "")))
     return {
         "ray_job_entrypoint": made.entrypoint,
         "runs_in_submitter": list(made.runs_in_submitter),
@@ -108,7 +113,7 @@ def _entrypoint(given: Given) -> dict[str, Any]:
 
 def _rayjob_cleanup(given: Given) -> dict[str, Any]:
     order = ("shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "clusterSelector")
-    done = asdict(rayjob.cleanup(*(given[name] for name in order)))
+    done = asdict(rayjob.cleanup(*(given.get(name) for name in order)))
     return {key: value for key, value in done.items() if value is not None}
 
 
