@@ -84,6 +84,8 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
             yield Finding("unknown-field", f"metadata.{name}", ERROR, "there is no such field")
     for field in ("labels", "annotations"):
         words = metadata.get(field) or {}
+        if not isinstance(words, Mapping):
+            yield _wrong_type(f"metadata.{field}", "a mapping", words)
         for key in words if isinstance(words, Mapping) else ():
             if not isinstance(words[key], str):
                 yield _wrong_type(f"metadata.{field}.{key}", "a string", words[key])

@@ -423,7 +423,7 @@ def start_flags(cluster: Cluster, group: Group, namespace: str = "default") -> l
 def gcs_address(cluster: Cluster, namespace: str = "default") -> str:
     """Where workers find the head: `GenerateFQDNServiceName` in util.go, `GetHeadPort` in pod.go."""
     own = ((cluster.head.spec.get("headService") or {}).get("metadata") or {}).get("name")
-    service = own if own and cluster.document.get("kind", "RayCluster") == "RayCluster" else f"{cluster.name}-head-svc"
+    service = own or f"{cluster.name}-head-svc"
     return f"{service}.{namespace}.svc.cluster.local:{cluster.head.params.get('port', '6379')}"
 
 
@@ -442,7 +442,8 @@ def container_args(cluster: Cluster, group: Group, namespace: str = "default") -
         None if the container's command is left as the manifest has it, because it has a `ray start` of its own, or the
         annotation ray.io/overwrite-container-cmd says so.
     """
-    own = "".join(f" {word} " for word in (*(group.container.get("command") or ()), *(group.container.get("args") or ())))
+    words = [*(group.container.get("command") or ()), *(group.container.get("args") or ())]
+    own = "".join(f" {word} " for word in words)
     notes = ((group.spec["template"].get("metadata") or {}).get("annotations") or {}) | cluster.annotations
     if "ray start" in own or str(notes.get("ray.io/overwrite-container-cmd")).lower() == "true":
         return None

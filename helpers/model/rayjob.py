@@ -394,7 +394,7 @@ def submitted(entrypoint: str, mode: str = K8S_JOB, releases: Releases = PINNED)
         [first, *others] = _commands(line)
     except ValueError:
         return Submitted(None, (), SECOND_COMMAND)
-    words = [word for one in first.words for word in shell.expanded(one, {}, _printed)]
+    words = _words(first)
     text = _joined(words, releases)
     # what stands behind || runs where the submission fails
     runs = [*first.substitutions, *(command.text for command in others if command.after != "||")]
@@ -411,7 +411,7 @@ def shell_takes(entrypoint: str, releases: Releases = PINNED) -> str:
         [first, *others] = _commands(line)
     except ValueError as error:
         return f"the submitter's shell cannot read it: {error}"
-    words = [word for one in first.words for word in shell.expanded(one, {}, _printed)]
+    words = _words(first)
     sentences = {
         SECOND_COMMAND: f"Ray's job gets {first.text!r:.80} alone, the rest runs in the submitter",
         SUBSTITUTION: "what begins with a dollar sign or a backquote is replaced in the submitter, not on the head",
@@ -431,6 +431,12 @@ def _commands(line: str) -> list[shell.Command]:
     if last.text != "fi" or last.after not in (";",) or not found:
         raise ValueError("what comes after it is taken for a part of it")
     return found
+
+
+def _words(command: shell.Command) -> list[str]:
+    """What bash makes of a command's words, where no variable is set."""
+    words = [word for one in command.words for word in shell.braced(one)]
+    return [text for word in words for text in shell.expanded(word, {}, _printed)]
 
 
 def _joined(words: list[str], releases: Releases) -> str:

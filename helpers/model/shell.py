@@ -157,6 +157,46 @@ def expanded(word: Word, env: Mapping[str, str], output: Output) -> list[str]:
     return [*made, current] if is_word else made
 
 
+def braced(word: Word) -> list[Word]:
+    """The words that bash makes of one with `{a,b}` in it; of another, itself.
+
+    Example:
+        >>> ["".join(part.value for part in one) for one in braced((Part(TEXT, "x{a,b}", False),))]
+        ['xa', 'xb']
+    """
+    return [tuple(_merged(one)) for one in _alternatives(_letters(word))]
+
+
+def _letters(word: Word) -> list[Part]:
+    """A word with each letter that is not quoted as a part of its own."""
+    return [
+        one
+        for part in word
+        for one in ([Part(TEXT, x, False) for x in part.value] if part.kind == TEXT and not part.quoted else [part])
+    ]
+
+
+def _alternatives(letters: list[Part]) -> list[list[Part]]:
+    for begin, one in enumerate(letters):
+        if one != Part(TEXT, "{", False):
+            continue
+        depth, commas = 0, []
+        for at in range(begin, len(letters)):
+            sign = letters[at].value if letters[at].kind == TEXT and not letters[at].quoted else ""
+            depth += {"{": 1, "}": -1}.get(sign, 0)
+            if sign == "," and depth == 1:
+                commas.append(at)
+            if depth == 0:
+                break
+        if depth == 0 and commas:
+            ends = [begin, *commas, at]
+            choices = [letters[first + 1 : last] for first, last in zip(ends, ends[1:], strict=False)]
+            rest = _alternatives(letters[at + 1 :])
+            inner = [one for choice in choices for one in _alternatives(choice)]
+            return [[*letters[:begin], *one, *tail] for one in inner for tail in rest]
+    return [letters]
+
+
 def is_pattern(word: Word) -> bool:
     """Whether the shell may replace a word by the names of files."""
     return bool(_PATTERN.search("".join(part.value if not part.quoted else "" for part in word if part.kind == TEXT)))

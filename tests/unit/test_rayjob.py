@@ -52,6 +52,12 @@ ENTRYPOINTS = [
     ("python a.py part-?.csv", "python a.py 'part-?.csv'", [], PATTERN),
     ("python a.py part-[0-9].csv", "python a.py 'part-[0-9].csv'", [], PATTERN),
     ("python a.py > out.txt", "python a.py", [], None),
+    ("python a.py --x {a,b}", "python a.py --x a b", [], None),
+    ("python a.py x{a,b{1,2}}y{3,4} {} {z} '{a,b}'", "python a.py xay3 xay4 xb1y3 xb1y4 xb2y3 xb2y4 '{}' '{z}' '{a,b}'",
+     [], None),
+    ('python a.py --cfg {"a":1,"b":2}', "python a.py --cfg a:1 b:2", [], None),
+    ('python a.py --cfg {"a": 1}', "python a.py --cfg '{a:' '1}'", [], None),
+    ("X=1 python a.py", "X=1 python a.py", [], None),
 ]  # fmt: skip
 
 
