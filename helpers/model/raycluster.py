@@ -683,7 +683,7 @@ def _sidecar(cluster: Cluster) -> Iterator[Finding]:
     for group in cluster.workers if cluster.is_autoscaling else ():
         worker = _amounts(group.container.get("resources") or {})
         both = given.keys() & worker.keys()
-        if both and both == given.keys() and all(given[name] >= worker[name] for name in both):
+        if both and all(given[name] >= worker[name] for name in both):
             said = f"it sizes the autoscaler's container, in the head's Pod, as big as a worker of {group.name}"
             path = f"{cluster.path}.autoscalerOptions.resources"
             yield Finding("autoscaler-sidecar-oversized", path, WARNING, said)

@@ -72,7 +72,8 @@ def _idle_timeout(given: Given) -> dict[str, Any]:
 
 
 def _pending_pods(given: Given) -> dict[str, Any]:
-    return asdict(idle.pods_too_late(**{key: value for key, value in given.items() if key != "question"}))
+    order = ("pods", "created_s", "demand_gone_s", "running_s", "idle_timeout_s", "usd_per_node_hour")
+    return asdict(idle.pods_too_late(*(given[name] for name in order)))
 
 
 def _allocation_timeout(given: Given) -> dict[str, Any]:
@@ -141,7 +142,8 @@ def _upgrade_capacity(given: Given) -> dict[str, Any]:
 
 
 def _serve_from_zero(given: Given) -> dict[str, Any]:
-    first = serving.first_request(**{key: value for key, value in given.items() if key != "question"})
+    delays = ("min_replicas", "downscale_to_zero_delay_s", "idle_timeout_s", "cold_start_s", "model_load_s", "gap_s")
+    first = serving.first_request(*(given[name] for name in delays))
     return {
         "replica_gone": first.replica_gone,
         "node_gone": first.node_gone,
