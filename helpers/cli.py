@@ -234,12 +234,32 @@ def _show_row(row: batch.Row, number: int, count: int) -> None:
     print(f"{number:>{len(str(count))}}/{count}  {row.student}  {score}", flush=True)
 
 
-# ---- before anything runs --------------------------------------------------------------------------------------------
+# ---- manifests -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(help="A YAML file; - for standard input.")],
+    ray_version: Annotated[
+        str, typer.Option(help="What the images run; left away: what they say, or the course's.")
+    ] = "",
+    kuberay_version: Annotated[str, typer.Option(help="Of the operator; left away: the course's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a manifest means: its Pods, each `ray start`, who counts what, and what is wrong with it."""
+    from helpers.observe import explain as meaning
+
+    said = meaning.explain(meaning.text_of(Path(file)), ray_version, kuberay_version)
+    print(json.dumps(said.as_dict(), indent=2, default=str) if as_json else said)
+    if not said.is_right:
+        raise typer.Exit(1)
 
 
 @app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(help="A manifest with one RayCluster, RayJob or RayService.")],
+    file: Annotated[
+        str, typer.Argument(help="A file with one RayCluster, RayJob or RayService; - for standard input.")
+    ],
     demand: Annotated[
         list[str] | None,
         typer.Option(help="What waits, such as '8×{GPU:1}', 8x{GPU:1} or {CPU:1,memory:4Gi}; may be given again."),
@@ -247,10 +267,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
 ) -> None:
     """Show what Ray's autoscaler would launch for a demand, and what stays unmet and why; nothing is started."""
-    from helpers.cluster.session.manifest import text_of
     from helpers.model import planner
+    from helpers.observe.explain import text_of
 
-    made = planner.plan(text_of(file), demand or [])
+    made = planner.plan(text_of(Path(file)), demand or [])
     print(json.dumps(made.data(), indent=2, ensure_ascii=False) if as_json else made)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session.tables import Events, Pods
     from helpers.model.planner import Plan
     from helpers.observe.diagnose import Diagnosis
+    from helpers.observe.explain import Explanation
     from helpers.widgets.timeline import Drawn
 
 GIB = 2**30
@@ -257,8 +258,8 @@ class Lab:
         Raises:
             CourseError: if the manifest cannot be read or the API server refuses it, or a demand is none.
         """
-        from helpers.cluster.session.manifest import text_of
         from helpers.model.planner import plan
+        from helpers.observe.explain import text_of
 
         return plan(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
 
@@ -275,6 +276,21 @@ class Lab:
 
         kubernetes = self._kubernetes
         return diagnose.why(live.snapshot_of(kubernetes.kube, kubernetes.namespace, target), target)
+
+    def explain(self, manifest: str | Path | dict, *, ray_version: str = "", kuberay_version: str = "") -> Explanation:
+        """What a manifest means: the Pods of each group, its `ray start`, who counts what, and what is wrong with it.
+
+        Args:
+            manifest: YAML text, the path of a file, or one object as a dict.
+            ray_version: what the images run; left away: what they say, or the course's.
+            kuberay_version: of the operator; left away: the course's.
+
+        Raises:
+            CourseError: if it cannot be read, or nothing in it is of KubeRay.
+        """
+        from helpers.observe.explain import explain, text_of
+
+        return explain(text_of(manifest), ray_version, kuberay_version)
 
     def run_on_head(
         self, cluster: str, function: Callable | str, *args: Any, timeout_s: float = 120, **kwargs: Any

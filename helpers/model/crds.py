@@ -65,11 +65,18 @@ def _dense() -> dict[str, Any]:
     return json.loads(FILE.read_text())
 
 
-def _resolved(schema: Schema | str) -> Schema:
+def schema(kind: str, field: str) -> Schema:
+    """The schema of a field at the top of a kind, such as "spec"."""
+    return resolved(resolved(_dense()["kinds"][kind])["properties"][field])
+
+
+def resolved(schema: Schema | str) -> Schema:
+    """A schema that may stand elsewhere, under a name."""
     return _dense()["shared"][schema] if isinstance(schema, str) else schema
 
 
 def _metadata(metadata: Any) -> Iterator[Finding]:
+    metadata = {} if metadata is None else metadata
     if not isinstance(metadata, Mapping):
         return  # the schema has said so
     for name in metadata:
@@ -77,10 +84,14 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
             yield Finding("unknown-field", f"metadata.{name}", ERROR, "there is no such field")
     for field in ("labels", "annotations"):
         words = metadata.get(field) or {}
+        if not isinstance(words, Mapping):
+            yield _wrong_type(f"metadata.{field}", "a mapping", words)
         for key in words if isinstance(words, Mapping) else ():
             if not isinstance(words[key], str):
                 yield _wrong_type(f"metadata.{field}.{key}", "a string", words[key])
-    name = metadata.get("name")
+    name, begin = metadata.get("name"), metadata.get("generateName")
+    if not name and isinstance(begin, str) and begin:
+        name = f"{begin}xxxxx"  # five letters are put behind it
     if not name:
         yield Finding("missing-field", "metadata.name", ERROR, "a name is required")
     elif not isinstance(name, str):
@@ -91,7 +102,7 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
 
 
 def _check(value: Any, schema: Schema | str, path: str) -> Iterator[Finding]:
-    schema = _resolved(schema)
+    schema = resolved(schema)
     if value is None and schema.get("nullable"):
         return
     if schema.get("x-kubernetes-int-or-string"):
@@ -133,13 +144,13 @@ def _check_object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterat
     fields, rest = schema.get("properties", {}), schema.get("additionalProperties")
     for name in schema.get("required", ()):
         # a null for what has a default is dropped, and the default comes in its place
-        if name not in value and "default" not in _resolved(fields[name]):
+        if name not in value and "default" not in resolved(fields[name]):
             yield Finding("missing-field", _join(path, name), ERROR, "it is required")
     free = not fields and rest is None  # metadata, and whatever else the schema says nothing of
     for name, item in value.items():
         below = _join(path, name)
         if name in fields:
-            if item is not None or "default" not in _resolved(fields[name]):
+            if item is not None or "default" not in resolved(fields[name]):
                 yield from _check(item, fields[name], below)
         elif rest is not None:
             yield from _check(item, rest, below)

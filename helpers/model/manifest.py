@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -14,6 +16,12 @@ MAX_TEXT = 200_000  # characters
 MAX_ITEMS = 50_000  # with what aliases repeat
 MAX_DEPTH = 60
 AGAIN = "Mend that, then try again."
+RENDER = "Render it first, as with `helm template`, and take what comes out."
+BUILD = "Build it first, as with `kubectl kustomize`, and take what comes out."
+GROUP = "ray.io"
+LISTS = re.compile(r"(\w*)List")
+# what a template of Helm has between braces: a value, a function or a keyword of Go's templates
+_TEMPLATE = re.compile(r"\{\{-?\s*(\.|\$|/\*|(if|else|end|range|with|define|template|block|include|tpl|toYaml)\b)")
 
 
 class _AsKubernetes:
@@ -44,6 +52,140 @@ class _Loader(_AsKubernetes, yaml.SafeLoader):
 
 class _FastLoader(_AsKubernetes, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """For dumps, which are long: in C where PyYAML has it, ten times as fast."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a manifest, with where its parts stand in the text.
+
+    Attributes:
+        data: plain data.
+        line: where it begins, from 1.
+        lines: the line of each path in it, such as "spec.workerGroupSpecs[0].groupName".
+    """
+
+    data: dict[str, Any]
+    line: int = 1
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def line_of(self, path: str) -> int:
+        """Where a path stands; of one that is not there, where the next thing above it does."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, self.line)
+
+
+def read(text: str) -> list[Document]:
+    """The documents of a text, and the items of each list in it, in their order, each with its lines.
+
+    Raises:
+        CourseError: it cannot be read, holds what no manifest can, or is not the manifest itself, but a template or a
+            patch of one; the line is in it.
+    """
+    found = []
+    for data, node in _composed(text):
+        begin, where = node.start_mark.line + 1, f"line {node.start_mark.line + 1}"
+        if isinstance(data, list) and all(isinstance(one, Mapping) and {"op", "path"} <= {*one} for one in data):
+            raise CourseError(f"From {where} on this is a patch of Kustomize, not a manifest.", BUILD)
+        if not isinstance(data, Mapping):
+            raise CourseError(f"A manifest is a mapping, and from {where} on this is {_kind(data)}.", AGAIN)
+        one = Document(_plain(data, "", 0, [0]), begin, dict(_lines(node)))
+        found += _items(one) if LISTS.fullmatch(str(data.get("kind"))) and "items" in data else [one]
+    for one in found:
+        _refuse_patch(one)
+        if is_of_ray(one.data):
+            template = next((path for path, value in _texts(one.data) if _TEMPLATE.search(value)), None)
+            if template is not None:
+                raise _helm(one.line_of(template))
+    return found
+
+
+def is_of_ray(data: Mapping[str, Any]) -> bool:
+    """Whether a document is of KubeRay's API group, in whatever version."""
+    return str(data.get("apiVersion")).partition("/")[0] == GROUP
+
+
+def _refuse_patch(document: Document) -> None:
+    data, group = document.data, str(document.data.get("apiVersion")).partition("/")[0]
+    marked = next((path for path in document.lines if path.rpartition(".")[2] in ("$patch", "$retainKeys")), None)
+    if marked is not None:
+        said = f"Line {document.line_of(marked)} has a word of Kustomize: this is a patch, not a manifest."
+        raise CourseError(said, BUILD)
+    is_kustomization = group == "kustomize.config.k8s.io" or ("kind" not in data and {"resources", "patches"} & {*data})
+    if is_kustomization:
+        raise CourseError(f"From line {document.line} on this is what Kustomize reads, not a manifest.", BUILD)
+
+
+def _items(listed: Document) -> list[Document]:
+    """The items of a list, as `kubectl get -o yaml` prints it, each with its paths from its own root."""
+    items = listed.data["items"]
+    if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+        raise CourseError(f"The items of the list of line {listed.line} are no documents.", AGAIN)
+    found = []
+    for number, item in enumerate(items):
+        root = f"items[{number}]"
+        lines = {path[len(root) + 1 :]: line for path, line in listed.lines.items() if path.startswith(f"{root}.")}
+        found.append(Document(item, listed.lines.get(root, listed.line), lines))
+    return found
+
+
+def _composed(text: str) -> Iterator[tuple[Any, yaml.Node]]:
+    """What each document that is not empty holds, and its node."""
+    if len(text) > MAX_TEXT:
+        raise CourseError(f"A manifest of {len(text)} characters is too long to be read here.", AGAIN)
+    loader = None
+    while True:
+        try:
+            loader = loader or _Loader(text)  # which reads the first characters
+            if not loader.check_node():
+                return
+            node = loader.get_node()
+            data = loader.construct_document(node)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            line = _template_line(text)
+            raise (_helm(line) if line else _no_yaml(text, error)) from None
+        if data is not None:
+            yield data, node
+
+
+def _template_line(text: str) -> int | None:
+    """The line of the first thing that Helm would replace; comments aside."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.lstrip().startswith("#") and _TEMPLATE.search(line):
+            return number
+    return None
+
+
+def _helm(line: int) -> CourseError:
+    return CourseError(f"Line {line} has {{{{ … }}}} in it: this is a template of Helm, not a manifest.", RENDER)
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Each text in plain data, with its path."""
+    match value:
+        case str():
+            yield path, value
+        case dict():
+            for key, item in value.items():
+                yield from _texts(item, f"{path}.{key}".lstrip("."))
+        case list():
+            for number, item in enumerate(value):
+                yield from _texts(item, f"{path}[{number}]")
+
+
+def _lines(node: yaml.Node, path: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            below = f"{path}.{key.value}".lstrip(".")
+            yield below, key.start_mark.line + 1
+            yield from _lines(value, below, depth + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            below = f"{path}[{number}]"
+            yield below, value.start_mark.line + 1
+            yield from _lines(value, below, depth + 1)
 
 
 def documents(source: str | Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -109,12 +251,21 @@ def _parsed(text: Any) -> list[Any]:
 def _loaded(text: str, loader: type) -> list[Any]:
     try:
         return list(yaml.load_all(text, loader))
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _no_yaml(text, error) from None
+
+
+def _no_yaml(text: str, error: Exception) -> CourseError:
+    if isinstance(error, yaml.MarkedYAMLError):
         where = error.problem_mark or error.context_mark
         place = f"line {where.line + 1}, column {where.column + 1}: " if where else ""
-        raise CourseError(f"This is no YAML: {place}{error.problem or error.context}.", AGAIN) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CourseError(f"This is no YAML: {str(error).splitlines()[0]:.200}.", AGAIN) from None
+        return CourseError(f"This is no YAML: {place}{error.problem or error.context}.", AGAIN)
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
+        return CourseError(f"This is no text: line {line} has a character that YAML does not allow.", AGAIN)
+    if isinstance(error, RecursionError):
+        return CourseError("This manifest is nested too deeply to be read here.", AGAIN)
+    return CourseError(f"This is no YAML: {str(error).splitlines()[0]:.200}.", AGAIN)
 
 
 def _plain(value: Any, path: str, depth: int, count: list[int]) -> Any:

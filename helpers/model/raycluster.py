@@ -11,25 +11,42 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from helpers.model import quantity
 from helpers.model.findings import ERROR, NOTE, WARNING, Finding
+from helpers.model.releases import PINNED, Releases
 
 HEAD = "headgroup"  # what KubeRay, and Ray's autoscaler, call the head's group
 MAX_NAME = 53  # of a RayCluster: MaxRayClusterNameLength in constant.go
 MAX_REPLICAS = 2**31 - 1  # the CRD's default of maxReplicas
-SPECS = {"RayCluster": "spec", "RayJob": "spec.rayClusterSpec", "RayService": "spec.rayClusterConfig"}
+SPECS = {
+    "RayCluster": "spec",
+    "RayJob": "spec.rayClusterSpec",
+    "RayService": "spec.rayClusterConfig",
+    "RayCronJob": "spec.jobTemplate.rayClusterSpec",
+}
+# how many letters a name may have: MaxRay…NameLength in constant.go. A RayCronJob's is that of the RayJobs that it
+# makes, less "-" and five letters (constructRayJob in raycronjob_controller.go)
+MAX_NAMES = {"RayCluster": MAX_NAME, "RayJob": 47, "RayService": 47, "RayCronJob": 41}
+SUFFIX = "-xxxxx"  # stands for what is put behind a name to make one of its own
+MAX_LABEL = 63
 V2 = "RAY_enable_autoscaler_v2"
 DIGITS = re.compile(r"\d{1,18}")
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+GENERIC_VERSION = re.compile(r"\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL_NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb$")
 ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
 DEVICE = re.compile(r"gpu|/mig-", re.IGNORECASE)
+POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+RAY_NAME = re.compile(r"ray(-(head|worker|node|container))?")
+SLOW_STORAGE = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
+REQUIRE_SHM = 10**10  # bytes: REQUIRE_SHM_SIZE_THRESHOLD of ray_constants.py
 
 
 class NotCounted(ValueError):
@@ -92,6 +109,24 @@ class Group:
     @property
     def environment(self) -> dict[str, str]:
         return {one["name"]: one.get("value", "") for one in self.container.get("env") or ()}
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """The size of /dev/shm, where Ray keeps objects; None if nobody limits it, or Ray is to keep them elsewhere.
+
+        KubeRay mounts one as big as the memory limit, or request (`addEmptyDir` and `findMemoryReqOrLimit` in pod.go),
+        unless there is a mount already.
+        """
+        mounts = self.container.get("volumeMounts") or ()
+        mounted = next((one.get("name") for one in mounts if one.get("mountPath") == "/dev/shm"), None)
+        if "plasma-directory" in self.params:
+            return None
+        if mounted is not None:
+            volume = next((one for one in self.pod.get("volumes") or () if one.get("name") == mounted), {})
+            size = (volume.get("emptyDir") or {}).get("sizeLimit")
+        else:
+            size = self.limits.get("memory", self.requests.get("memory"))
+        return None if size is None else quantity.whole(size)
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -177,9 +212,8 @@ class Group:
         return {name: amount for name, amount in found.items() if amount is not None} | self._counted_custom()
 
     def _counted_cpus(self) -> int:
-        for there in (self.resources.get("CPU"), self.params.get("num-cpus")):
-            if there is not None:
-                return _counted(there)
+        if (told := self._told("CPU", "num-cpus")) is not None:
+            return told
         written = (self.container.get("resources") or {}).get("requests") or {}
         for part in (self.limits, written):
             if "cpu" in part:
@@ -187,17 +221,33 @@ class Group:
         raise NotCounted(f"the autoscaler finds no CPU in the group {self.name}, and then plans for none at all")
 
     def _counted_memory(self) -> int | None:
-        for there in (self.resources.get("memory"), self.params.get("memory"), self.requests.get("memory")):
-            if there is not None:
-                return _counted(self.limits.get("memory", there) if there is self.requests.get("memory") else there)
-        return None
+        if (told := self._told("memory", "memory")) is not None:
+            return told
+        there = self.limits.get("memory", self.requests.get("memory"))
+        return None if there is None else _counted(there)
 
     def _counted_gpus(self) -> int | None:
-        for there in (self.resources.get("GPU"), self.params.get("num-gpus")):
-            if there is not None:
-                return _counted(there)
-        found = [_counted(self.requests[key]) for key in self.requests if key.endswith("gpu")]
+        if (told := self._told("GPU", "num-gpus")) is not None:
+            return told
+        found = [_counted(amount) for key, amount in self._written if key.endswith("gpu")]
         return next((count for count in found if count > 0), None)
+
+    @property
+    def _written(self) -> list[tuple[str, Any]]:
+        """Limits and requests, in the order in which the autoscaler looks at them."""
+        return [*self.limits.items(), *((self.container.get("resources") or {}).get("requests") or {}).items()]
+
+    def _told(self, resource: str, option: str) -> int | None:
+        """What the group's own resources, or rayStartParams, say; the latter are read by `int`."""
+        if resource in self.resources:
+            return _counted(self.resources[resource])
+        if option not in self.params:
+            return None
+        try:
+            return int(self.params[option])
+        except ValueError:
+            said = f"the autoscaler wants a whole number for {option} of the group {self.name}"
+            raise NotCounted(f"{said}, not {self.params[option]!r:.60}") from None
 
     def _counted_custom(self) -> dict[str, int]:
         if self.resources:
@@ -243,6 +293,11 @@ class Cluster:
         return self.groups[1:]
 
     @property
+    def has_containers(self) -> bool:
+        """Whether each group has a container, without which there is little to say."""
+        return all(group.pod.get("containers") for group in self.groups)
+
+    @property
     def is_autoscaling(self) -> bool:
         return self.spec.get("enableInTreeAutoscaling") is True
 
@@ -251,12 +306,39 @@ class Cluster:
         return self.spec.get("autoscalerOptions") or {}
 
     @property
+    def name(self) -> str:
+        """The RayCluster's; of one that a RayJob, a RayService or a RayCronJob makes, only the beginning is known."""
+        metadata = self.document.get("metadata") or {}
+        name = metadata.get("name") or f"{metadata.get('generateName', '')}{SUFFIX[1:]}"
+        return name + {"RayCluster": "", "RayCronJob": 2 * SUFFIX}.get(self.document.get("kind", "RayCluster"), SUFFIX)
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The cluster's: those of the RayJob or RayService that makes it, too; a RayCronJob hands none down."""
+        notes = {} if self.document.get("kind") == "RayCronJob" else self.document["metadata"].get("annotations")
+        return notes or {}
+
+    @property
+    def has_fault_tolerance(self) -> bool:
+        """Whether the GCS keeps its state outside: `IsGCSFaultToleranceEnabled` in util.go."""
+        old = self.annotations.get("ray.io/ft-enabled", "").lower() == "true"
+        return old or self.spec.get("gcsFaultToleranceOptions") is not None
+
+    @property
     def writes_v2(self) -> bool:
         """Whether version v2 is written, which is what KubeRay looks at; Ray 2.60 runs v2 all the same."""
         return self.options.get("version") == "v2"
 
     def group(self, name: str) -> Group | None:
         return next((one for one in self.groups if one.name == name), None)
+
+    @property
+    def counted(self) -> dict[str, dict[str, int]] | None:
+        """What the autoscaler takes a Pod of each group to have; None if it cannot tell, and plans for none at all."""
+        try:
+            return {group.name: group.counted for group in self.groups}
+        except NotCounted:
+            return None
 
     def idle_timeout_s(self, group: Group) -> float:
         """Seconds for which a Ray node of this group may be idle: 60 by default (autoscaling_config.py)."""
@@ -271,8 +353,10 @@ def cluster_of(document: Mapping[str, Any]) -> Cluster | None:
         ValueError: a quantity is none.
     """
     path = SPECS.get(document.get("kind", ""))
+    if path is None:
+        return None
     spec: Any = document
-    for name in path.split(".") if path else ():
+    for name in path.split("."):
         spec = (spec or {}).get(name)
     if not spec:
         return None
@@ -284,22 +368,109 @@ def cluster_of(document: Mapping[str, Any]) -> Cluster | None:
     return Cluster(document, spec, path, tuple(groups))
 
 
+@dataclass(frozen=True)
+class Flag:
+    """One option of `ray start`.
+
+    Attributes:
+        name: without its dashes.
+        value: None if it stands alone.
+        origin: where it comes from: a path in the manifest, or what of KubeRay sets it.
+    """
+
+    name: str
+    value: str | None
+    origin: str
+
+    def __str__(self) -> str:
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+
+KUBERAY = "KubeRay's default"
+
+
+def start_flags(cluster: Cluster, group: Group, namespace: str = "default") -> list[Flag]:
+    """The options of a group's `ray start`, in KubeRay's order.
+
+    `setMissingRayStartParams`, `configureGCSFaultTolerance`, `generateRayStartCommand` and `convertParamMap` in pod.go.
+    """
+    told = {key: (value, f"{group.path}.rayStartParams.{key}") for key, value in group.params.items()}
+    for key, value in group.start.items():
+        told[key] = (value, _origin(group, key))
+    options = cluster.spec.get("gcsFaultToleranceOptions") or {}
+    if group.is_head:
+        for key, name in (("redisUsername", "redis-username"), ("redisPassword", "redis-password")):
+            if options.get(key) is not None:
+                told[name] = (f"${name.upper().replace('-', '_')}", f"{cluster.path}.gcsFaultToleranceOptions.{key}")
+        told.setdefault("dashboard-host", ("0.0.0.0", KUBERAY))
+        if cluster.is_autoscaling:
+            told["no-monitor"] = ("true", f"{cluster.path}.enableInTreeAutoscaling")
+    else:
+        told.setdefault("address", (gcs_address(cluster, namespace), "the head's Service"))
+    told.setdefault("metrics-export-port", ("8080", KUBERAY))
+    told.setdefault("dashboard-agent-listen-port", ("52365", KUBERAY))
+    told["block"] = ("true", KUBERAY)
+    flags = []
+    for key in sorted(told):
+        value, origin = told[key]
+        if value.lower() not in ("true", "false") or key in ("log-color", "include-dashboard"):
+            flags.append(Flag(key, value, origin))
+        elif value.lower() == "true":
+            flags.append(Flag(key, None, origin))
+    return flags
+
+
+def gcs_address(cluster: Cluster, namespace: str = "default") -> str:
+    """Where workers find the head: `GenerateFQDNServiceName` in util.go, `GetHeadPort` in pod.go."""
+    own = ((cluster.head.spec.get("headService") or {}).get("metadata") or {}).get("name")
+    service = own or f"{cluster.name}-head-svc"
+    return f"{service}.{namespace}.svc.cluster.local:{cluster.head.params.get('port', '6379')}"
+
+
 def start_command(cluster: Cluster, group: Group, namespace: str = "default") -> str:
     """The `ray start` of a group's Pods, its options in KubeRay's order (`convertParamMap`), each with one blank."""
-    own = {"block": "true", "metrics-export-port": "8080", "dashboard-agent-listen-port": "52365"}
-    if group.is_head:
-        own |= {"dashboard-host": "0.0.0.0"} | ({"no-monitor": "true"} if cluster.is_autoscaling else {})
-    else:
-        own["address"] = f"{cluster.document['metadata']['name']}-head-svc.{namespace}.svc.cluster.local:6379"
-    told = own | group.params | group.start | {"block": "true"}
-    words = ["ray start --head" if group.is_head else "ray start"]
-    for key in sorted(told):
-        value = told[key]
-        if value.lower() in ("true", "false") and key not in ("log-color", "include-dashboard"):
-            words += [f"--{key}"] if value.lower() == "true" else []
-        else:
-            words.append(f"--{key}={value}")
-    return " ".join(words)
+    first = "ray start --head" if group.is_head else "ray start"
+    return " ".join([first, *map(str, start_flags(cluster, group, namespace))])
+
+
+def container_args(cluster: Cluster, group: Group, namespace: str = "default") -> str | None:
+    """What KubeRay gives bash in a group's Ray container, to the letter: `BuildPod` in pod.go.
+
+    A command of the manifest's own comes before it.
+
+    Returns:
+        None if the container's command is left as the manifest has it, because it has a `ray start` of its own, or the
+        annotation ray.io/overwrite-container-cmd says so.
+    """
+    words = [*(group.container.get("command") or ()), *(group.container.get("args") or ())]
+    own = "".join(f" {word} " for word in words)
+    notes = ((group.spec["template"].get("metadata") or {}).get("annotations") or {}) | cluster.annotations
+    if "ray start" in own or str(notes.get("ray.io/overwrite-container-cmd")).lower() == "true":
+        return None
+    flags = "".join(f" {flag} " for flag in start_flags(cluster, group, namespace))
+    made = f"ulimit -n 65536; ray start {'--head ' if group.is_head else ''}{flags}"
+    return f"{own} && {made}" if own else made
+
+
+def _origin(group: Group, option: str) -> str:
+    """What of a group's spec says this option: `Group.start`."""
+    resources = f"{group.container_path}.resources"
+    if option == "labels":
+        return f"{group.path}.labels"
+    if group.resources and option in _from_group(group.resources):
+        return f"{group.path}.resources"
+    if option in group.params and (option != "resources" or group.params[option] == group.start[option]):
+        return f"{group.path}.rayStartParams.{option}"
+    match option:
+        case "num-cpus":
+            return f"{resources}.{'requests' if _is_zero(group.limits.get('cpu')) else 'limits'}.cpu"
+        case "memory":
+            return f"{resources}.limits.memory"
+        case "num-gpus":
+            key = next(key for key in sorted(group.limits) if is_gpu(key) and not _is_zero(group.limits[key]))
+            return f"{resources}.limits.{key}"
+    key = next(key for key in sorted(group.limits) if key in ACCELERATORS and not _is_zero(group.limits[key]))
+    return f"{resources}.limits.{key}"
 
 
 # ---- what the operator refuses -------------------------------------------------------------------------------------
@@ -310,7 +481,7 @@ def refusals(cluster: Cluster) -> list[Finding]:
 
     `ValidateRayClusterMetadata` and `ValidateRayClusterSpec`, as far as they are about the cluster itself.
     """
-    found = list(_name(cluster))
+    found = list(name_refusals(cluster.document))
     for group in cluster.groups:
         if not group.pod.get("containers"):
             said = "there is no container"
@@ -318,19 +489,25 @@ def refusals(cluster: Cluster) -> list[Finding]:
     if found:
         return found
     found = [*_gcs(cluster), *_autoscaler(cluster), *_auth(cluster)]
+    kind = (cluster.spec.get("upgradeStrategy") or {}).get("type")
+    if kind is not None and cluster.document["kind"] != "RayCluster":
+        said = f"the RayCluster that a {cluster.document['kind']} makes may have none"
+        found.append(Finding("upgrade-strategy-not-allowed", f"{cluster.path}.upgradeStrategy.type", ERROR, said))
     for group in cluster.groups:
         found += _group(cluster, group)
     return found
 
 
-def _name(cluster: Cluster) -> Iterator[Finding]:
-    name, kind = cluster.document["metadata"]["name"], cluster.document["kind"]
-    most = MAX_NAME if kind == "RayCluster" else 47  # MaxRayJobNameLength, MaxRayServiceNameLength
+def name_refusals(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the operator has against a document's name: `ValidateRayClusterMetadata` and those of the other kinds."""
+    metadata, most = document["metadata"], MAX_NAMES[document["kind"]]
+    path = "metadata.name" if metadata.get("name") else "metadata.generateName"
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}{SUFFIX[1:]}"
     if len(name) > most:
-        yield Finding("bad-name", "metadata.name", ERROR, f"it has {len(name)} letters, and may have {most}")
+        yield Finding("bad-name", path, ERROR, f"it has {len(name)} letters, and may have {most}")
     elif not DNS_1035.fullmatch(name):
         said = "it begins with a small letter, and has only small letters, digits and '-' in it"
-        yield Finding("bad-name", "metadata.name", ERROR, f"{name!r:.80} is no name for a Service: {said}")
+        yield Finding("bad-name", path, ERROR, f"{name!r:.80} is no name for a Service: {said}")
 
 
 def _group(cluster: Cluster, group: Group) -> Iterator[Finding]:
@@ -362,7 +539,7 @@ def _bounds(group: Group) -> Iterator[Finding]:
         if (group.spec.get(name) or 0) < 0:
             yield Finding("negative-bound", f"{group.path}.{name}", ERROR, f"it is {group.spec[name]}, below 0")
     least, most = group.bounds
-    if least > most:
+    if 0 <= most < least:
         said = f"it is {least}, and maxReplicas is {most}, which is less"
         yield Finding("min-above-max", f"{group.path}.minReplicas", ERROR, said)
 
@@ -373,7 +550,7 @@ def _idle_timeout(cluster: Cluster, group: Group) -> Iterator[Finding]:
         return
     if seconds < 0:
         yield Finding("negative-bound", path, ERROR, f"it is {seconds}, below 0")
-    if not cluster.writes_v2 and cluster.head.environment.get(V2) not in ("1", "true"):
+    elif not cluster.writes_v2 and cluster.head.environment.get(V2) not in ("1", "true"):
         said = "a group has an idle timeout of its own only where autoscalerOptions.version is written, and is v2"
         yield Finding("group-idle-timeout-needs-v2", path, ERROR, said)
 
@@ -391,7 +568,7 @@ def _autoscaler(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _gcs(cluster: Cluster) -> Iterator[Finding]:
-    notes = cluster.document["metadata"].get("annotations") or {}
+    notes = cluster.annotations
     options, variables = cluster.spec.get("gcsFaultToleranceOptions"), cluster.head.environment
     path = f"{cluster.path}.gcsFaultToleranceOptions"
     if options is None:
@@ -409,32 +586,51 @@ def _gcs(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _auth(cluster: Cluster) -> Iterator[Finding]:
-    if (cluster.spec.get("authOptions") or {}).get("mode") == "token":
-        written = version_in(cluster.spec.get("rayVersion") or "")
+    options, path = cluster.spec.get("authOptions") or {}, f"{cluster.path}.authOptions"
+    written, with_kubernetes = _generic_version(cluster.spec.get("rayVersion") or ""), options.get("enableK8sTokenAuth")
+    if options.get("mode") == "token":
         if not written or written < (2, 52, 0):
             said = "mode token needs a rayVersion that is written, and is 2.52.0 or newer"
-            yield Finding("auth-needs-newer-ray", f"{cluster.path}.authOptions", ERROR, said)
+            yield Finding("auth-needs-newer-ray", path, ERROR, said)
+        elif with_kubernetes and written < (2, 55, 0):
+            said = "enableK8sTokenAuth needs a rayVersion of 2.55.0 or newer"
+            yield Finding("auth-needs-newer-ray", path, ERROR, said)
+        if with_kubernetes and options.get("secretName"):
+            said = "enableK8sTokenAuth makes its own token, and secretName names another"
+            yield Finding("k8s-auth-not-possible", f"{path}.secretName", ERROR, said)
+    elif with_kubernetes:
+        yield Finding("k8s-auth-not-possible", f"{path}.enableK8sTokenAuth", ERROR, "it needs `mode: token`")
+    if with_kubernetes and cluster.document["kind"] != "RayCluster":
+        said = f"a {cluster.document['kind']} cannot have it yet"
+        yield Finding("k8s-auth-not-possible", f"{path}.enableK8sTokenAuth", ERROR, said)
 
 
 # ---- what Ray makes of it ------------------------------------------------------------------------------------------
 
 
-def misreadings(cluster: Cluster) -> list[Finding]:
+def misreadings(cluster: Cluster, releases: Releases = PINNED) -> list[Finding]:
     """Where `ray start` or the autoscaler cannot do with what a group says, or does something else with it.
 
     Args:
-        cluster: one of the pinned Ray, that the operator has not refused.
+        cluster: one that the API server has taken.
+        releases: what its images run, and the operator.
     """
-    found = [*_cluster_wide(cluster)]
+    found = [*_group_names(cluster), *_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
     for group in cluster.groups:
-        found += [*_first_container(group), *_options(group), *_custom_resources(group), *_gpus(group), *_kept(group)]
+        found += [*_first_container(group), *_options(group), *_params(cluster, group, releases)]
+        found += [*_custom_resources(cluster, group), *_gpus(cluster, group), *_kept(group, releases)]
+        found += _object_store(group)
         if cluster.is_autoscaling:
-            found += _autoscaled(cluster, group)
+            found += _autoscaled(cluster, group, releases)
     return found
 
 
 def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
-    grows = [group for group in cluster.workers if len(set(group.bounds)) > 1]
+    grows = [
+        group
+        for group in cluster.workers
+        if len(set(group.bounds)) > 1 and {"minReplicas", "maxReplicas"} & {*group.spec}
+    ]
     if grows and not cluster.is_autoscaling:
         said = "it is not on, so minReplicas and maxReplicas of the groups only hold `replicas` within them"
         yield Finding("autoscaling-not-enabled", f"{cluster.path}.enableInTreeAutoscaling", WARNING, said)
@@ -442,15 +638,8 @@ def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
         said = "the head offers CPUs, so tasks run on it"
         yield Finding("head-runs-tasks", f"{cluster.head.path}.rayStartParams", NOTE, said)
     if cluster.is_autoscaling and not cluster.options.get("version"):
-        said = "it is not written, and KubeRay then does not know that Ray runs v2"
+        said = "it is not written: Ray decides which autoscaler runs, and KubeRay does not know which"
         yield Finding("version-not-written", f"{cluster.path}.autoscalerOptions.version", NOTE, said)
-    named = {group.container_path: version_in(group.container.get("image", "")) for group in cluster.groups}
-    versions = [version for version in named.values() if version]
-    written = version_in(cluster.spec.get("rayVersion") or "") or (versions[0] if versions else None)
-    for path, version in named.items():
-        if version and version != written:
-            said = f"it is of Ray {'.'.join(map(str, version))}, and the cluster of {'.'.join(map(str, written))}"
-            yield Finding("images-differ", f"{path}.image", WARNING, said)
     seen: set[str] = set()
     for group in cluster.workers:
         if group.name in seen:
@@ -458,9 +647,74 @@ def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
         seen.add(group.name)
 
 
+def _group_names(cluster: Cluster) -> Iterator[Finding]:
+    """A group's name is the value of a label and a part of its Pods' names: DefaultWorkerPodTemplate, PodName."""
+    for group in cluster.workers:
+        pod = f"{cluster.name}-{group.name}".lower()[:50]
+        if len(group.name) > MAX_LABEL or not LABEL_NAME.fullmatch(group.name):
+            said = f"{group.name!r:.80} is no value for a label, and each Pod of the group has one with it"
+        elif not POD_NAME.fullmatch(f"{pod}-worker-xxxxx"):
+            said = f"{group.name!r:.80} stands in the names of Pods, which have letters, digits and '-' in them"
+        else:
+            continue
+        yield Finding("bad-name", f"{group.path}.groupName", ERROR, said)
+
+
+def _images(cluster: Cluster) -> Iterator[Finding]:
+    named = {f"{group.container_path}.image": group.container.get("image", "") for group in cluster.groups}
+    named[f"{cluster.path}.autoscalerOptions.image"] = cluster.options.get("image") or ""
+    found = {path: version_in(image) for path, image in named.items()}
+    known = [one for one in found.values() if one]
+    written = _generic_version(cluster.spec.get("rayVersion") or "")
+    # what most say is taken for right; the head's, if no more say otherwise
+    right = written or max(known, key=known.count, default=None)
+    for path, version in found.items():
+        if version and version != right:
+            said = f"it is of Ray {_dotted(version)}, and the cluster of {_dotted(right)}"
+            yield Finding("images-differ", path, WARNING, said)
+    if written and known and written not in known:
+        said = f"it is {_dotted(written)}, and no image is of that Ray"
+        yield Finding("images-differ", f"{cluster.path}.rayVersion", WARNING, said)
+
+
+def _sidecar(cluster: Cluster) -> Iterator[Finding]:
+    """The autoscaler's own container: BuildAutoscalerContainer and mergeAutoscalerOverrides in pod.go."""
+    given = _amounts(cluster.options.get("resources") or {})
+    for group in cluster.workers if cluster.is_autoscaling else ():
+        worker = _amounts(group.container.get("resources") or {})
+        both = given.keys() & worker.keys()
+        if both and all(given[name] >= worker[name] for name in both):
+            said = f"it sizes the autoscaler's container, in the head's Pod, as big as a worker of {group.name}"
+            path = f"{cluster.path}.autoscalerOptions.resources"
+            yield Finding("autoscaler-sidecar-oversized", path, WARNING, said)
+            return
+
+
+def _amounts(resources: Mapping[str, Any]) -> dict[str, Fraction]:
+    """CPU and memory of a container: of limit and request the greater."""
+    found: dict[str, Fraction] = {}
+    for part in ("limits", "requests"):
+        for name, amount in (resources.get(part) or {}).items():
+            if name in ("cpu", "memory"):
+                found[name] = max(found.get(name, Fraction(0)), quantity.parse(amount))
+    return found
+
+
+def _object_store(group: Group) -> Iterator[Finding]:
+    """`determine_plasma_store_config` of Ray's services.py."""
+    written, there = group.params.get("object-store-memory", ""), group.shm_bytes
+    if there is None or not DIGITS.fullmatch(written) or int(written) <= there:
+        return
+    refused = int(written) > REQUIRE_SHM and not group.environment.get(SLOW_STORAGE)
+    said = f"it is {int(written):,} bytes, and /dev/shm has {there:,}: "
+    said += "Ray does not start" if refused else "Ray keeps its objects on the disk below /tmp, which is slow"
+    path = f"{group.path}.rayStartParams.object-store-memory"
+    yield Finding("object-store-exceeds-shm", path, ERROR if refused else WARNING, said)
+
+
 def _first_container(group: Group) -> Iterator[Finding]:
-    others = [one.get("image", "") for one in group.pod["containers"][1:]]
-    if not _is_ray(group.container.get("image", "")) and any(map(_is_ray, others)):
+    first, *others = group.pod["containers"]
+    if not _is_of_ray(first) and any(map(_is_of_ray, others)):
         said = "the first container is Ray's to KubeRay, and here it is another"
         yield Finding("ray-container-not-first", f"{group.path}.template.spec.containers", ERROR, said)
 
@@ -471,14 +725,28 @@ def _options(group: Group) -> Iterator[Finding]:
         if written is not None and not DIGITS.fullmatch(written):
             said = f"`ray start` wants a whole number, and this is {written!r:.60}"
             yield Finding("quantity-in-ray-start-params", f"{group.path}.rayStartParams.{option}", ERROR, said)
-    if "rayStartParams" not in group.spec:
-        said = "it has no rayStartParams, which Ray before 2.47 needs to be there"
+
+
+def _params(cluster: Cluster, group: Group, releases: Releases) -> Iterator[Finding]:
+    if "rayStartParams" in group.spec:
+        return
+    if cluster.is_autoscaling and releases.autoscaler_needs_params:
+        said = f"it has no rayStartParams, and the autoscaler of Ray {_dotted(releases.ray)} ends with a KeyError"
+        yield Finding("missing-ray-start-params", group.path, ERROR, said)
+    else:
+        said = "it has no rayStartParams, without which the autoscaler of Ray before 2.47 does not run"
         yield Finding("missing-ray-start-params", group.path, NOTE, said)
 
 
-def _custom_resources(group: Group) -> Iterator[Finding]:
+def _custom_resources(cluster: Cluster, group: Group) -> Iterator[Finding]:
     written, path = group.params.get("resources"), f"{group.path}.rayStartParams.resources"
-    if written is None or group.resources:
+    if group.resources:
+        for name, amount in custom_resources(_from_group(group.resources).get("resources")).items():
+            if not isinstance(amount, int):
+                said = f"{name} is {amount}, and what a Ray node offers is a whole number"
+                yield Finding("custom-resource-not-integer", f"{group.path}.resources", ERROR, said)
+        return
+    if written is None:
         return
     try:
         told = custom_resources(written)
@@ -491,18 +759,19 @@ def _custom_resources(group: Group) -> Iterator[Finding]:
         yield Finding("custom-resource-not-integer", path, ERROR, said)
         return
     try:
-        group._counted_custom()
+        _ = group._counted_custom() if cluster.is_autoscaling else {}
     except NotCounted as error:
         yield Finding("custom-resource-quoting", path, ERROR, str(error))
 
 
-def _gpus(group: Group) -> Iterator[Finding]:
+def _gpus(cluster: Cluster, group: Group) -> Iterator[Finding]:
     limits = {key: quantity.whole(amount) for key, amount in group.limits.items() if DEVICE.search(key)}
     known = [count for key, count in limits.items() if is_gpu(key) and count]
     written, path = group.params.get("num-gpus"), f"{group.path}.rayStartParams.num-gpus"
     if written is None:
         unread = [key for key, count in limits.items() if count and not key.endswith("gpu")]
-        if unread and not group.resources.get("GPU") and not any(key.endswith("gpu") for key in limits):
+        known_to_planner = group.resources.get("GPU") or any(key.endswith("gpu") for key in limits)
+        if cluster.is_autoscaling and unread and not known_to_planner:
             said = f"the autoscaler does not take {unread[0]} for a GPU, and num-gpus is not written"
             yield Finding("gpu-key-unknown-to-planner", f"{group.container_path}.resources.limits", ERROR, said)
     elif DIGITS.fullmatch(written):
@@ -516,7 +785,7 @@ def _gpus(group: Group) -> Iterator[Finding]:
             yield Finding("gpu-count-above-limit", path, WARNING, said)
 
 
-def _kept(group: Group) -> Iterator[Finding]:
+def _kept(group: Group, releases: Releases) -> Iterator[Finding]:
     path = f"{group.container_path}.resources"
     above = [
         name
@@ -524,20 +793,27 @@ def _kept(group: Group) -> Iterator[Finding]:
         if name in group.limits and quantity.parse(group.limits[name]) > quantity.parse(group.requests[name])
     ]
     if above:
-        said = f"the limit of {above[0]} is above the request: Ray counts what Kubernetes does not keep for it"
+        said = f"the limit of {' and '.join(above)} is above the request: Ray counts what Kubernetes does not keep"
         yield Finding("limits-differ-from-requests", path, WARNING, said)
-    if "memory" not in group.start and not _is_zero(group.requests.get("memory")):
+    if (
+        "memory" not in group.start
+        and not _is_zero(group.requests.get("memory"))
+        and releases.autoscaler_reads_requests
+    ):
         said = "memory stands only in the requests: the autoscaler counts it, and `ray start` is not told"
         yield Finding("memory-only-in-requests", path, WARNING, said)
+    cpu = group.limits.get("cpu")
+    if cpu is not None and quantity.parse(cpu).denominator != 1 and _origin_of_cpus(group) == "limits":
+        said = f"it is {cpu}, and Ray counts {quantity.whole(cpu)}"
+        yield Finding("cpu-rounded-up", f"{path}.limits.cpu", NOTE, said)
 
 
-def _autoscaled(cluster: Cluster, group: Group) -> Iterator[Finding]:
-    try:
-        group._counted_cpus()
-    except NotCounted as error:
-        yield Finding("no-cpu", f"{group.container_path}.resources", ERROR, str(error))
-    except ValueError:
-        pass  # it is no number, which another rule says
+def _origin_of_cpus(group: Group) -> str:
+    return "limits" if "num-cpus" not in group.params and "num-cpus" not in _from_group(group.resources) else ""
+
+
+def _autoscaled(cluster: Cluster, group: Group, releases: Releases) -> Iterator[Finding]:
+    yield from _without_cpu(group, releases)
     if not group.is_head and group.spec.get("maxReplicas") is None:
         said = f"it is not written, and then {MAX_REPLICAS}"
         yield Finding("unbounded-max-replicas", f"{group.path}.maxReplicas", WARNING, said)
@@ -545,6 +821,20 @@ def _autoscaled(cluster: Cluster, group: Group) -> Iterator[Finding]:
     if not cluster.options.get("version") and policy not in (None, "", "Never"):
         said = f"it is {policy}, and the autoscaler expects Never"
         yield Finding("restart-policy-not-never", f"{group.path}.template.spec.restartPolicy", WARNING, said)
+
+
+def _without_cpu(group: Group, releases: Releases) -> Iterator[Finding]:
+    """Where the autoscaler looks for CPUs: `_get_num_cpus` of autoscaling_config.py."""
+    own = releases.autoscaler_reads_group_resources and "CPU" in group.resources
+    if own or "num-cpus" in group.params or "cpu" in group.limits:
+        return
+    path = f"{group.container_path}.resources"
+    if "cpu" not in group.requests:
+        said = f"the autoscaler finds no CPU in the group {group.name}, and then plans for none at all"
+        yield Finding("no-cpu", path, ERROR, said)
+    elif not releases.autoscaler_reads_requests:
+        said = f"CPUs stand only in the requests, where the autoscaler of Ray {_dotted(releases.ray)} does not look"
+        yield Finding("cpu-only-in-requests", path, ERROR, said)
 
 
 # ---- the small parts -----------------------------------------------------------------------------------------------
@@ -557,9 +847,20 @@ def is_gpu(key: str) -> bool:
 
 def version_in(text: str) -> tuple[int, int, int] | None:
     """The version of Ray in a rayVersion, or in the tag of an image; None if none can be read there."""
+    text = text.partition("@")[0]
     tag = text.rpartition(":")[2] if ":" in text.rpartition("/")[2] else text
     match = VERSION.match(tag) if "/" not in tag else None
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def _generic_version(text: str) -> tuple[int, int, int] | None:
+    """A version as KubeRay reads rayVersion (`ParseGeneric` of apimachinery): two numbers or more."""
+    match = GENERIC_VERSION.match(text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def custom_resources(written: str | None) -> dict[str, float]:
@@ -577,6 +878,11 @@ def custom_resources(written: str | None) -> dict[str, float]:
             " is left"
         )
     return read
+
+
+def _is_of_ray(container: Mapping[str, Any]) -> bool:
+    """Whether a container is Ray's, by its image or by the name that is usual for it."""
+    return _is_ray(container.get("image", "")) or bool(RAY_NAME.fullmatch(container.get("name", "")))
 
 
 def _is_ray(image: str) -> bool:

@@ -33,7 +33,7 @@ def read(what: str | Path | dict) -> list[dict]:
         things = [copy.deepcopy(what)]
         name = "The dict"
     else:
-        name, text = ("The text", what) if _is_text(what) else (Path(what).name, text_of(what))
+        name, text = _text(what)
         try:
             things = [thing for thing in yaml.safe_load_all(text) if thing is not None]
         except yaml.YAMLError as error:
@@ -48,26 +48,18 @@ def read(what: str | Path | dict) -> list[dict]:
     return [_plain(thing) for thing in found]
 
 
-def text_of(what: str | Path) -> str:
-    """The text of a manifest: of a file, or as it was given.
-
-    Raises:
-        CourseError: if there is no such file, or it is none of text.
-    """
-    if _is_text(what):
-        return what
+def _text(what: str | Path) -> tuple[str, str]:
+    # a path has no line break, and no colon before a space
+    if isinstance(what, str) and ("\n" in what or ": " in what or what.lstrip().startswith("{")):
+        return "The text", what
+    path = Path(what)
     try:
-        return Path(what).read_text(encoding="utf-8")
+        return path.name, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CourseError(
             f"The manifest {what} cannot be read: {getattr(error, 'strerror', None) or error}.",
             f"Paths are relative to {Path.cwd()}; in an exercise, give `lab.here(…)` for your own files.",
         ) from None
-
-
-def _is_text(what: str | Path) -> bool:
-    # a path has no line break, and no colon before a space
-    return isinstance(what, str) and ("\n" in what or ": " in what or what.lstrip().startswith("{"))
 
 
 def _where(error: yaml.YAMLError) -> str:
