@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from helpers.model import coldstart, edits, headloss, idle, manifest, raycluster, rayjob, rayservice, releases, serving
+from helpers.model import (
+    coldstart,
+    edits,
+    headloss,
+    idle,
+    manifest,
+    planner,
+    raycluster,
+    rayjob,
+    rayservice,
+    releases,
+    scaling,
+    serving,
+)
 from helpers.model.raycluster import Group
 
 Given = Mapping[str, Any]
@@ -18,13 +31,12 @@ def answer(given: Given) -> dict[str, Any]:
 
 
 def wrong(given: Given, expected: Mapping[str, Any]) -> list[str]:
-    """Where the answer is not the expected one; numbers may differ by what floating point makes of them."""
+    """Where the answer is not the expected one, for each key that is expected; numbers to six places."""
     found, wanted = answer(given), expected["answer"]
-    keys = sorted({*found, *wanted})
     return [
-        f"{key} is {found.get(key)!r}, and should be {wanted.get(key)!r}"
-        for key in keys
-        if (key in found) != (key in wanted) or not _same(found[key], wanted[key])
+        f"{key} is {found.get(key)!r}, and should be {wanted[key]!r}"
+        for key in wanted
+        if key not in found or not _same(found[key], wanted[key])
     ]
 
 
@@ -57,6 +69,22 @@ def _desired_pods(given: Given) -> dict[str, Any]:
     fields = ("replicas", "minReplicas", "maxReplicas", "numOfHosts", "suspend")
     spec = {name: given[name] for name in fields if name in given}
     return {"pods": Group({"groupName": "workers", **spec}, "").desired_pods}
+
+
+def _manual_scale_down(given: Given) -> dict[str, Any]:
+    named, others = scaling.manual_scale_down(
+        given["pods"],
+        given["replicas"],
+        min_replicas=given.get("minReplicas") or 0,
+        workers_to_delete=given.get("workersToDelete") or (),
+        is_autoscaling=bool(given.get("enableInTreeAutoscaling")),
+    )
+    return {"deleted": named, "deleted_by_list_order": others}
+
+
+def _launch_waves(given: Given) -> dict[str, Any]:
+    after = planner.launch_waves(given["version"], given.get("upscalingMode"), given["start"], given["target"])
+    return {"waves": len(after), "nodes_after_each_wave": after}
 
 
 def _node_idle(given: Given) -> dict[str, Any]:
@@ -154,6 +182,8 @@ def _serve_from_zero(given: Given) -> dict[str, Any]:
 QUESTIONS = {
     "resources_seen": _resources_seen,
     "desired_pods": _desired_pods,
+    "manual_scale_down": _manual_scale_down,
+    "launch_waves": _launch_waves,
     "node_idle": _node_idle,
     "idle_timeout": _idle_timeout,
     "pending_pods": _pending_pods,

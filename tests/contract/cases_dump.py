@@ -1,4 +1,4 @@
-"""The form `dump` of tests/cases: an input in, the id of its cause out."""
+"""The cases of the form `dump`: the cause that is named first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter of the form `plan`, and of two questions of the form `behaviour`."""
+"""The cases of the form `plan`: what the autoscaler launches and stops, and what stays unmet."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from helpers.model.demand import Demand, Gang
-from helpers.model.planner import V1, Plan, Running, launch_waves, plan
-from helpers.model.scaling import manual_scale_down
+from helpers.model.planner import V1, Plan, Running, plan
 
 Given = Mapping[str, Any]
 
@@ -27,8 +26,9 @@ def answer(given: Given) -> dict[str, Any]:
     }
 
 
-def wrong(answered: Given, expected: Given) -> list[str]:
+def wrong(given: Given, expected: Given) -> list[str]:
     """What is not as expected; what is omitted there is empty."""
+    answered = answer(given)
     wanted = {
         "launch": {group: pods for group, pods in (expected.get("launch") or {}).items() if pods},
         "unmet": _counted((_demand(one).shape, one["count"], one["reason"]) for one in expected.get("unmet") or ()),
@@ -43,24 +43,6 @@ def wrong(answered: Given, expected: Given) -> list[str]:
         wanted["launch_v1"] = wanted["launch"]
     told = {**answered, "unmet": _counted(answered["unmet"]), "unmet_groups": _counted(answered["unmet_groups"])}
     return [f"{key}: {told[key]}, not {wanted[key]}" for key in wanted if told[key] != wanted[key]]
-
-
-def launch_waves_answer(given: Given) -> dict[str, Any]:
-    """The question `launch_waves` of the form `behaviour`."""
-    after = launch_waves(given["version"], given.get("upscalingMode"), given["start"], given["target"])
-    return {"waves": len(after), "nodes_after_each_wave": after}
-
-
-def manual_scale_down_answer(given: Given) -> dict[str, Any]:
-    """The question `manual_scale_down` of the form `behaviour`."""
-    named, others = manual_scale_down(
-        given["pods"],
-        given["replicas"],
-        min_replicas=given.get("minReplicas") or 0,
-        workers_to_delete=given.get("workersToDelete") or (),
-        is_autoscaling=bool(given.get("enableInTreeAutoscaling")),
-    )
-    return {"deleted": named, "deleted_by_list_order": others}
 
 
 def _plan(given: Given, version: str) -> Plan:
