@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from helpers.errors import CourseError
@@ -19,13 +19,14 @@ from helpers.kube import Exec, Kube, KubeError, Resource, if_allowed
 from helpers.observe import timeline
 from helpers.observe.things import Event, Pod
 from helpers.observe.timeline import ADDED, CHANGED, DELETED, HEAD, HERE, SAID, STATE, THERE, Record, Timeline
-from helpers.wait import wait_until
+from helpers.wait import WaitTimeout, wait_until
 
 T = TypeVar("T", bound=Timeline)
 OF_NAMESPACE = ("rayclusters", "rayjobs", "rayservices", "pods", "events")
 OF_ALL = ("nodes", "nodeclaims")  # Kubernetes nodes, and what Karpenter asks for
 WATCH_S = 5  # a watch is begun anew so often: then its thread sees that it is to end
 AGAIN_S = 1.0
+FIRST_S = 20.0  # until Ray has said something: its import takes seconds
 CAUGHT_UP_S = 10.0
 GONE = 410
 # Run by `python -c` in Ray's container: a line of JSON whenever something has changed. It ends with its standard input.
@@ -41,7 +42,7 @@ def node(one, idle):
     head = "node:__internal_head__" in used
     used = {name: amount for name, amount in used.items() if amount and not name.startswith("node:")}
     return {"pod": one.instance_id, "ip": one.ip_address, "group": one.ray_node_type_name, "id": one.node_id,
-            "idle": idle, "head": head, "used": used, "activity": one.node_activity or []}
+            "idle": idle, "head": head, "used": used, "activity": list(one.node_activity or [])}
 def wanted(demands):
     return [{"resources": dict(part.bundle), "count": part.count} for one in demands for part in one.bundles_by_count]
 def jobs():
@@ -51,15 +52,18 @@ def jobs():
                     for job in json.load(answer)]
     except Exception:
         return []
-last = None
-while True:
+last, listed, looks = None, [], 0
+def look():
+    global last, listed, looks
     at = time.time()
+    listed = listed if looks % 5 else jobs()  # the dashboard works for that
+    looks += 1
     try:
         status = get_cluster_status(os.environ.get("RAY_ADDRESS", "127.0.0.1:6379"))
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         time.sleep(1)
-        continue
+        return
     demand = status.resource_demands
     state = {
         "nodes": [node(one, False) for one in status.active_nodes] + [node(one, True) for one in status.idle_nodes],
@@ -68,12 +72,20 @@ while True:
         "launches": [{"group": one.ray_node_type_name, "count": one.count} for one in status.pending_launches],
         "demand": wanted(demand.ray_task_actor_demand) + wanted(demand.placement_group_demand),
         "constraint": wanted(demand.cluster_constraint_demand),
-        "jobs": jobs(),
+        "jobs": listed,
     }
     if state != last:
         print(json.dumps({"at": at, "state": state}), flush=True)
         last = state
-    time.sleep(max(0.0, 0.5 - (time.time() - at)))
+    time.sleep(max(0.0, 1 - (time.time() - at)))
+try:
+    while True:
+        look()
+except Exception as error:
+    sys.stderr.write(f"{type(error).__name__}: {error}")
+    sys.stderr.flush()
+finally:
+    os._exit(1)  # the thread that waits for the input would keep it from ending
 """
 
 
@@ -111,8 +123,13 @@ class Recorder:
             if watch and (name in OF_NAMESPACE or if_allowed(watch.check) is not None):
                 watch.begin()
                 self._watches.append(watch)
-        for number, work in enumerate([*(watch.run for watch in self._watches), _Ray(self).run]):
+        ray = _Ray(self)
+        for number, work in enumerate([*(watch.run for watch in self._watches), ray.run]):
             threading.Thread(target=work, name=f"timeline-{number}", daemon=True).start()
+        if ray.head():
+            # from here on nothing of it is missed; its import is over before the work of the block begins
+            with contextlib.suppress(WaitTimeout):  # it may not be ours to enter
+                wait_until(lambda: ray.has_spoken, FIRST_S, what="Ray's own account of itself")
         return found
 
     def stop(self) -> None:
@@ -272,18 +289,24 @@ class _Ray:
     """What Ray says of itself in the heads of the target's RayClusters, one after the other."""
 
     def __init__(self, recorder: Recorder):
-        self.recorder = recorder
+        self.recorder, self.has_spoken = recorder, False
+        self._told: set[tuple[str, str, str]] = set()
 
     def run(self) -> None:
         """Note it, until the end."""
         while not self.recorder.is_over:
-            head = self._head()
+            head = self.head()
             if head is not None:
-                with contextlib.suppress(CourseError):  # the Pod has gone, or is not ours to enter
-                    self._listen(*head)
+                try:
+                    why = self._listen(*head) or "it ended"
+                except CourseError as error:
+                    why = error.what
+                if not self.recorder.is_over and self.head() == head and head not in self._told:
+                    self._told.add(head)
+                    self.recorder.gap(f"Ray's own account of itself is not whole: {why.strip().rstrip('.')}")
             self.recorder.pause()
 
-    def _head(self) -> tuple[str, str, str] | None:
+    def head(self) -> tuple[str, str, str] | None:
         """(RayCluster, Pod, container) of the newest head that is Ready."""
         clusters, known = set(self.recorder.timeline.clusters()), set()
         for record in reversed(list(self.recorder.timeline.records)):
@@ -295,25 +318,30 @@ class _Ray:
                 return pod.cluster, pod.name, pod.ray.name
         return None
 
-    def _listen(self, cluster: str, pod: str, container: str) -> None:
+    def _listen(self, cluster: str, pod: str, container: str) -> str:
+        """Note what is said, until that ends; returns the last complaint."""
         command = ["env", "RAY_LOG_TO_DRIVER=0", "python", "-u", "-c", RAY_SAYS]
         stream = self.recorder.kube.exec(pod, self.recorder.namespace, container, command)
         try:
-            self._read(stream, lambda told: self._note(cluster, told))
+            return self._read(stream, cluster)
         finally:
             stream.close()
 
-    def _read(self, stream: Exec, note: Callable[[dict], None]) -> None:
-        begun = b""
+    def _read(self, stream: Exec, cluster: str) -> str:
+        begun, complaints = b"", b""
         while not self.recorder.is_over:
             is_open = stream.is_open
-            said, _ = stream.read(AGAIN_S)
+            said, complained = stream.read(AGAIN_S)
+            complaints = (complaints + complained)[-300:]
             *lines, begun = (begun + said).split(b"\n")
             for line in lines:
-                note(json.loads(line))
+                with contextlib.suppress(ValueError):  # what a library prints
+                    self._note(cluster, json.loads(line))
             if not is_open:
-                return
+                break
+        return complaints.decode(errors="replace")
 
     def _note(self, cluster: str, told: dict) -> None:
         if "state" in told:
             self.recorder.put("Ray", STATE, "Ray", cluster, told["state"], told["at"], HEAD)
+            self.has_spoken = True
