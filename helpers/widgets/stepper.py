@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,12 @@ from helpers.widgets import as_bundle, live_region
 if TYPE_CHECKING:
     from ipywidgets import VBox
 
-MOST_LINES = 8  # of what a step changed
+MOST_LINES = 5  # of what a step changed
+# fields that change beside what a step is about: times, texts for people, ids, copies of the spec
+BESIDE = re.compile(
+    r"\.(last\w+Time|startedAt|finishedAt|message|observedGeneration|containerID|imageID|image)(:|$)"
+    r"|\.(managers|resources|allocatedResources)\b"
+)
 
 
 @dataclass
@@ -49,16 +55,14 @@ class Stepper:
     def shows(self) -> str:
         """How far each Pod was after this step, and what was different in the object; empty without a record of it."""
         lines = [f"{pod}: {_way(state)}" for pod, state in self.step.states]
-        lines += [f"{self.step.about} · {line}" for line in self.step.change[:MOST_LINES]]
-        left = len(self.step.change) - MOST_LINES
-        return "\n".join([*lines, *([f"and {left} more fields"] if left > 0 else [])])
+        return "\n".join([*lines, *_told(self.step)])
 
     def __str__(self) -> str:
         """Every step with its meaning: all that the widget shows, at once."""
         lines = []
         for (when, who, what), step in zip(self.steps.rows(), self.steps, strict=True):
             lines += [f"{when:>7}  {who}: {what}", f"{'':>9}{step.meaning}"]
-            lines += [f"{'':>9}{step.about} · {line}" for line in step.change[:MOST_LINES]]
+            lines += [f"{'':>9}{line}" for line in _told(step)]
         return "\n".join([f"Steps of {self.steps.target}", *lines])
 
     __repr__ = __str__
@@ -96,6 +100,16 @@ class Stepper:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         # one step is no walk, and a slider has no range then
         return as_bundle(self.widget, str(self)) if len(self.steps) > 1 else {"text/plain": str(self)}
+
+
+def _told(step: Step) -> list[str]:
+    """What a step changed: the fields that tell most of it, and how many others there are."""
+    if not step.change:
+        return []
+    told = [line for line in step.change if not BESIDE.search(line.partition(": ")[0])][:MOST_LINES]
+    left = len(step.change) - len(told)
+    more = [f"  and {left} other {'field' if left == 1 else 'fields'}"] if left else []
+    return [f"Changed in {step.about}:", *(f"  {line}" for line in told), *more]
 
 
 def _way(state: str) -> str:

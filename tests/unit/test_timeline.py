@@ -448,11 +448,15 @@ def test_each_step_has_what_it_changed_and_how_far_each_pod_was(start: Drawn) ->
 
 def test_the_stepper_shows_the_states_and_the_change(start: Drawn) -> None:
     walk = start.stepper().go(3)
-    assert walk.shows.startswith(
-        "w: pending → scheduled → init → running → ▶ Ready ◀\nPod/w · status.conditions[Ready]"
-    )
+    assert walk.shows.splitlines() == [
+        "w: pending → scheduled → init → running → ▶ Ready ◀",
+        "Changed in Pod/w:",
+        "  status.conditions[Ready].status: nothing → True",
+        "  status.conditions[Ready].type: nothing → Ready",
+        "  and 1 other field",
+    ]
     assert walk.shows.splitlines()[0] in walk.widget.children[2].value
-    assert "Pod/w · status.conditions[Ready].status: nothing → True" in str(walk)
+    assert "  status.conditions[Ready].status: nothing → True" in str(walk)
 
 
 def test_how_far_a_pod_is(start: Drawn) -> None:
