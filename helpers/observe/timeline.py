@@ -419,23 +419,27 @@ def steps(timeline: Timeline) -> Steps:
     names = {("RayCluster", found[-1]), *(("Pod", pod["metadata"]["name"]) for pod in pods)}
     events = [one for (kind, _), one in last.items() if kind == "Event" and (Event(one).kind, Event(one).name) in names]
     read = steps_of(cluster, pods, events).since(datetime.fromtimestamp(timeline.start, UTC))
-    states = _pod_states(timeline, found[-1])
-    return replace(read, steps=tuple(_recorded(timeline, step, states) for step in read))
+    return replace(read, steps=tuple(_recorded(timeline, read, _pod_states(timeline, found[-1]))))
 
 
-def _recorded(timeline: Timeline, step: Step, states: Sequence[tuple[float, Mapping[str, str]]]) -> Step:
-    """A step with what it changed, and how far each Pod was afterwards."""
-    shown = next(((record, before) for record, before in _history(timeline, step.about)
-                  if record.change != THERE and _shows(step, before, record)), None)  # fmt: skip
-    if shown is None:
-        at = step.at.timestamp() + 1  # it has whole seconds
+def _recorded(
+    timeline: Timeline, read: Iterable[Step], states: Sequence[tuple[float, Mapping[str, str]]]
+) -> Iterator[Step]:
+    """Each step with what it changed, and how far each Pod was afterwards.
+
+    A step that shows in no object, such as an event about something else, has the states of the step before: events
+    have whole seconds, in which much may happen.
+    """
+    at = 0.0
+    for step in read:
         change: tuple[str, ...] = ()
-    else:
-        record, before = shown
-        at = record.seen
-        change = ("it is new",) if before is None else tuple(difference(before, record.data))
-    there = next((one for seen, one in reversed(states) if seen <= at), {})
-    return replace(step, change=change, states=tuple(there.items()))
+        for record, before in _history(timeline, step.about):
+            if record.change != THERE and _shows(step, before, record):
+                change = ("it is new",) if before is None else tuple(difference(before, record.data))
+                at = max(at, record.seen)
+                break
+        there = next((one for seen, one in reversed(states) if seen <= at), {})
+        yield replace(step, change=change, states=tuple(there.items()))
 
 
 def _history(timeline: Timeline, about: str) -> Iterator[tuple[Record, Mapping[str, Any] | None]]:

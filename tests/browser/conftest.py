@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ConsoleMessage, sync_playwright
 
 from helpers.wait import wait_until
 from tests.browser.session import CHROMIUM, FLAGS, ROOT, SHOTS, STOP_S, Session
@@ -75,7 +75,12 @@ def learner(server: tuple[Path, str], shots: Path) -> Iterator[Session]:
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         session = Session(home, address.partition("/lab/")[0], page)
         page.on("pageerror", lambda error: session.errors.append(str(error)))
-        page.on("console", lambda said: session.errors.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda said: session.errors.append(told(said)) if said.type == "error" else None)
         page.goto(address)  # with the token: from here on the browser is logged in
         yield session
         browser.close()
+
+
+def told(said: ConsoleMessage) -> str:
+    """What the console says, with the address that it is about."""
+    return f"{said.text} ({said.location.get('url', '')})"

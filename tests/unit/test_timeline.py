@@ -446,6 +446,17 @@ def test_each_step_has_what_it_changed_and_how_far_each_pod_was(start: Drawn) ->
     assert "status.conditions[Ready].status: nothing → True" in found["Ready"].change
 
 
+def test_a_step_that_shows_in_no_object_has_the_states_of_the_step_before(start: Drawn) -> None:
+    """Its event has a whole second, in which the Pod that comes after it may have started already."""
+    about = {"kind": "RayCluster", "name": "demo"}
+    event = {"metadata": {"namespace": "lesson", "creationTimestamp": written(2)}, "involvedObject": about,
+             "reason": "CreatedRole", "message": "Created role lesson/demo", "firstTimestamp": written(2),
+             "lastTimestamp": written(2), "source": {"component": "raycluster-controller"}}  # fmt: skip
+    start.records.append(Record(T0 + 2.05, "event", "said", "Event", "role", T0 + 2, HERE, event))
+    [role] = [step for step in start.steps() if step.key == "CreatedRole"]
+    assert role.states == (("w", "pending"),) and role.change == ()
+
+
 def test_the_stepper_shows_the_states_and_the_change(start: Drawn) -> None:
     walk = start.stepper().go(3)
     assert walk.shows.splitlines() == [
