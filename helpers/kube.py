@@ -243,11 +243,11 @@ class Kube:
     def list_at(
         self, resource: Resource, namespace: str, selector: str = "", fields: str = ""
     ) -> tuple[list[dict], str]:
-        """As `list`, and the resourceVersion of the list, from which a `watch` goes on."""
+        """As `list`, and the list's resourceVersion, from which a `watch` goes on; empty if that kind has no watch."""
         answer = self.request("GET", resource.path(namespace), labelSelector=selector, fieldSelector=fields)
         # in a list, objects do not say what they are
         of_kind = {"kind": resource.kind, "apiVersion": resource.api_version}
-        return [item | of_kind for item in answer["items"]], answer["metadata"]["resourceVersion"]
+        return [item | of_kind for item in answer["items"]], answer["metadata"].get("resourceVersion", "")
 
     def apply(
         self, resource: Resource, thing: dict, namespace: str, *, force: bool = False, dry_run: bool = False

@@ -104,7 +104,7 @@ def try_out(session: Session, plan: Mapping[str, Any], within_s: float = WITHIN_
     session.apply(dict(plan))
     session.wait(target, within_s)
     seconds = time.monotonic() - start
-    _, pods, _ = session.history(target)
+    pods = [thing for thing in session.family(target) if thing["kind"] == "Pod"]
     counted = json.loads(session.run_on_head(name, RAY_NODES, timeout_s=DRIVER_S))
     gpus = gpus_of_nodes(session.kube)
     groups: dict[str, list[dict[str, Any]]] = {}

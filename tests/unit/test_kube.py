@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
             def do_GET(handler) -> None:
                 status, body, headers = self.answers[min(self.asked, len(self.answers) - 1)]
                 self.asked += 1
-                data = json.dumps(body).encode()
+                data = json.dumps(body).encode() + b"\n"  # one line of a watch
                 handler.send_response(status)
                 for name, value in (headers | {"Content-Length": str(len(data))}).items():
                     handler.send_header(name, value)
@@ -92,3 +92,22 @@ def _date(timestamp: float) -> str:
     from email.utils import formatdate
 
     return formatdate(timestamp, usegmt=True)
+
+
+PODS = module.Resource("/api/v1", "pods", "Pod", frozenset({"pods"}), True)
+
+
+def test_a_list_and_where_a_watch_goes_on(server: Server, kube: Kube) -> None:
+    server.answers = [(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}, {})]
+    things, since = kube.list_at(PODS, "x")
+    assert since == "7" and things == [{"metadata": {"name": "a"}, "kind": "Pod", "apiVersion": "v1"}]
+    server.answers = [(200, {"metadata": {}, "items": []}, {})]  # as of componentstatuses
+    assert kube.list_at(PODS, "x") == ([], "") and kube.list(PODS, "x") == []
+
+
+def test_an_error_in_a_watch_is_raised(server: Server, kube: Kube) -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"}}
+    server.answers = [(200, gone, {})]
+    with pytest.raises(KubeError, match="too old resource version") as raised:
+        list(kube.watch(PODS, "x", "1", 1))
+    assert (raised.value.status, raised.value.reason) == (410, "Expired")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from types import ModuleType
+
 import psutil
 import pytest
 
 from helpers import cli, lab
+from helpers.cluster import session as rooms
 from helpers.cluster import tryout
 from helpers.errors import CourseError
 from helpers.grading import batch, evidence
@@ -130,3 +135,18 @@ def test_each_exercise_gets_what_its_questions_need(monkeypatch):
     monkeypatch.setattr(tryout, "require_memory", lambda: None)
     assert cli._live("ex01") is shape.run_apart and cli._live("ex03") is tryout.run_apart
     assert ex03.q1_run.runs_on == KUBERNETES
+
+
+@pytest.mark.parametrize(("module", "name"), [(tryout, "session"), (lab, "self._kubernetes")])
+def test_a_session_has_what_is_asked_of_it(module: ModuleType, name: str) -> None:
+    """A session runs in live tests only; that its methods are there is seen here already."""
+    made = ast.parse(inspect.getsource(rooms.Session))
+    attributes = [node for node in ast.walk(made) if isinstance(node, ast.Attribute)]
+    set_there = {one.attr for one in attributes if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"}
+    there = set_there | set(dir(rooms.Session))
+    asked = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name
+    }
+    assert asked and asked <= there
