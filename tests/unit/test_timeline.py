@@ -222,6 +222,9 @@ def test_it_is_drawn_with_its_numbers(story: Story, capsys, monkeypatch) -> None
 # ---- how it is recorded ----------------------------------------------------------------------------------------------
 
 
+KINDS = {"pods": "Pod", "rayclusters": "RayCluster", "events": "Event"}
+
+
 class Server:
     """Stands for an API server: objects, their history, and watches of it. Faults are made by the test."""
 
@@ -229,7 +232,7 @@ class Server:
         self.objects: dict[str, dict[str, dict]] = {}
         self.history: list[tuple[int, str, str, dict]] = []
         self.version, self.oldest, self.down = itertools.count(100), 0, False
-        self.now = 99
+        self.now, self.lists, self.refused = 99, 0, 0
         self.lock = threading.Lock()
 
     def change(self, plural: str, name: str, kind: str, **fields: object) -> None:
@@ -251,16 +254,22 @@ class Server:
 
     def _answer(self) -> None:
         if self.down:
+            self.refused += 1
             raise NoAnswer("connection refused")
+
+    def be_down(self) -> None:
+        """Answer nobody until all watches have noticed."""
+        self.down, before = True, self.refused
+        wait_until(lambda: self.refused >= before + 3 * len(KINDS), 5, what="the watches to notice")
 
     # what Recorder asks of Kube
 
     def find(self, name: str) -> Resource | None:
-        kinds = {"pods": "Pod", "rayclusters": "RayCluster", "events": "Event"}
-        return Resource("/v1", name, kinds[name], frozenset({name}), True) if name in kinds else None
+        return Resource("/v1", name, KINDS[name], frozenset({name}), True) if name in KINDS else None
 
     def list_at(self, resource: Resource, namespace: str) -> tuple[list[dict], str]:
         self._answer()
+        self.lists += 1
         with self.lock:
             of_kind = {"kind": resource.kind, "apiVersion": "v1"}
             return [one | of_kind for one in self.objects.get(resource.plural, {}).values()], str(self.now)
@@ -309,8 +318,7 @@ def test_each_state_of_each_object_is_noted_once_and_in_order() -> None:
         word = {"ADDED": "added", "MODIFIED": "changed", "DELETED": "deleted"}[kind]
         wanted.append((word, name, last if kind == "DELETED" else step))
         if step % 40 == 0:
-            server.down = True
-            time.sleep(0.03)
+            server.be_down()
             server.down = False
     made.stop()
     assert states(found, "Pod") == wanted
@@ -323,8 +331,7 @@ def test_what_the_api_server_has_forgotten_is_a_gap_that_is_told() -> None:
     for name in ("kept", "changed", "deleted"):
         server.change("pods", name, "ADDED", step=0)
     made, found = recording(server)
-    server.down = True
-    time.sleep(0.1)
+    server.be_down()
     server.change("pods", "changed", "MODIFIED", step=1)
     server.change("pods", "changed", "MODIFIED", step=2)
     server.change("pods", "deleted", "DELETED", step=0)
@@ -348,8 +355,9 @@ def test_a_restart_after_which_nothing_has_changed_is_no_gap() -> None:
     made, found = recording(server)
     server.change("rayclusters", "else", "ADDED")
     wait_until(lambda: states(found, "RayCluster"), 5, what="the other one")
+    listed = server.lists
     server.forget()
-    time.sleep(0.2)
+    wait_until(lambda: server.lists >= listed + 2, 5, what="the watches of Pods and events to list anew")
     made.stop()
     assert not found.gaps and states(found, "Pod") == [("there", "kept", 0)]
 
@@ -358,9 +366,9 @@ def test_after_the_end_nothing_is_noted() -> None:
     server = Server()
     made, found = recording(server)
     made.stop()
-    server.change("pods", "late", "ADDED", step=1)
-    time.sleep(0.1)
-    assert not states(found, "Pod")
+    made.put("watch", "added", "Pod", "late", {})
+    made.gap("something")
+    assert not found.records and not found.gaps
 
 
 def test_an_end_that_does_not_come_is_told(monkeypatch, capsys) -> None:
