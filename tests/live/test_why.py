@@ -35,7 +35,8 @@ def in_the_way(head: dict, worker: dict) -> None:
 
 
 def mistyped(head: dict, worker: dict) -> None:
-    head["containers"][0]["image"] = "rayproject/ray:2.60.O-py311"
+    # not in the tag: on the embedded cluster every tag of rayproject/ray is the host's Ray
+    head["containers"][0]["image"] = "rayproject/rey:2.60.0-py311"
 
 
 FAULTS = {

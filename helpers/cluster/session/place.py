@@ -12,8 +12,9 @@ import fcntl
 import json
 import os
 import sys
+import threading
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import yaml
 
@@ -26,6 +27,22 @@ from helpers.state import make_state_dir, write_private
 from helpers.wait import wait_until
 
 LABEL = "ray-course/lesson"
+
+
+class Following(Kube):
+    """A connection for threads of their own, which follows the cluster to another port by itself.
+
+    By the lesson's kubeconfig, not the cluster's: that one has its certificates in it, and the client would write them
+    to temporary files that stay when a kernel is killed.
+    """
+
+    def __init__(self, place: Place):
+        super().__init__(place.kubeconfig)
+        self._place = place
+
+    def _connected(self) -> Any:
+        self._place.refresh()
+        return super()._connected()
 
 
 class Place:
@@ -41,7 +58,7 @@ class Place:
     def __init__(self, backend: Backend, namespace: str, lesson: str, owner: str = ""):
         self.namespace, self.said = namespace, []
         self._labels = {LABEL: lesson, **MANAGED} | ({OWNER_LABEL: owner} if owner else {})
-        self._backend, self._source = backend, None
+        self._backend, self._source, self._refreshing = backend, None, threading.Lock()
         self._directory = make_state_dir("kubernetes")
         self.kubeconfig = self._directory / f"{namespace}.kubeconfig"
         self.refresh()
@@ -61,7 +78,10 @@ class Place:
 
     def refresh(self) -> None:
         """Write the lesson's kubeconfig if the cluster's has changed: one that comes up again may have another port."""
-        source = self._backend.kubeconfig
+        with self._refreshing:  # a timeline's threads come here too
+            self._refresh(self._backend.kubeconfig)
+
+    def _refresh(self, source: Path) -> None:
         try:
             written = source.stat().st_mtime_ns
             if written == self._source:

@@ -14,7 +14,7 @@ from helpers.cluster import backend
 from helpers.cluster.session import apply, cleanup, head, job, settle, tables, target
 from helpers.cluster.session.capacity import capacity
 from helpers.cluster.session.forward import Forward
-from helpers.cluster.session.place import Place
+from helpers.cluster.session.place import Following, Place
 from helpers.cluster.session.target import CLUSTER_LABEL, TYPE_LABEL, Target
 from helpers.errors import CourseError
 from helpers.kube import Kube, patient
@@ -65,8 +65,8 @@ class Session:
         return self._place.kubeconfig
 
     def new_kube(self) -> Kube:
-        """A connection for threads of their own. It follows the cluster to another port by itself."""
-        return Kube(self._backend.kubeconfig)
+        """A connection for threads of their own, which follows the cluster to another port by itself."""
+        return Following(self._place)
 
     @property
     def ahead_s(self) -> float:
