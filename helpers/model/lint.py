@@ -71,10 +71,7 @@ def faults(document: Document, releases: Releases = PINNED) -> list[Finding]:
 
 def releases_of(document: Document) -> Releases:
     """The pinned KubeRay, and the Ray that the document's head image or rayVersion names; the pinned one, if none."""
-    path = raycluster.SPECS.get(document.get("kind", ""), "spec")
-    spec: Any = document
-    for name in path.split("."):
-        spec = spec.get(name) if isinstance(spec, Mapping) else None
+    spec = raycluster.part_of(document, raycluster.SPECS.get(document.get("kind", ""), "spec"))
     try:
         image = str(spec["headGroupSpec"]["template"]["spec"]["containers"][0]["image"])
     except (KeyError, IndexError, TypeError):

@@ -346,6 +346,14 @@ class Cluster:
         return next((seconds for seconds in written if seconds is not None), 60)
 
 
+def part_of(document: Mapping[str, Any], path: str) -> Any:
+    """What stands at a path of names with dots between them; None if there is nothing, or no mapping on the way."""
+    found: Any = document
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
 def cluster_of(document: Mapping[str, Any]) -> Cluster | None:
     """The cluster in a document of KubeRay to which the API server has said nothing; None if there is none in it.
 
@@ -353,11 +361,7 @@ def cluster_of(document: Mapping[str, Any]) -> Cluster | None:
         ValueError: a quantity is none.
     """
     path = SPECS.get(document.get("kind", ""))
-    if path is None:
-        return None
-    spec: Any = document
-    for name in path.split("."):
-        spec = (spec or {}).get(name)
+    spec = part_of(document, path) if path else None
     if not spec:
         return None
     groups = [Group(spec["headGroupSpec"], f"{path}.headGroupSpec", is_head=True)]

@@ -19,7 +19,7 @@ import yaml
 
 from helpers.model import shell
 from helpers.model.findings import ERROR, WARNING, Finding
-from helpers.model.raycluster import Cluster, cluster_of, name_refusals
+from helpers.model.raycluster import Cluster, cluster_of, name_refusals, part_of
 from helpers.model.releases import PINNED, Releases
 
 K8S_JOB, HTTP, SIDECAR, INTERACTIVE = "K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"
@@ -97,10 +97,7 @@ def job_of(document: Mapping[str, Any]) -> Job | None:
     path = SPECS.get(document.get("kind", ""))
     if path is None:
         return None
-    spec: Any = document
-    for name in path.split("."):
-        spec = (spec or {}).get(name)
-    return Job(document, spec or {}, path, cluster_of(document))
+    return Job(document, part_of(document, path) or {}, path, cluster_of(document))
 
 
 # ---- what the operator refuses --------------------------------------------------------------------------------------

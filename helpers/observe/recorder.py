@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from helpers.errors import CourseError
 from helpers.kube import Exec, Kube, KubeError, Resource, if_allowed
-from helpers.observe import timeline
 from helpers.observe.things import Event, Pod
 from helpers.observe.timeline import ADDED, CHANGED, DELETED, HEAD, HERE, SAID, STATE, THERE, Record, Timeline
 from helpers.wait import WaitTimeout, wait_until
@@ -60,8 +59,7 @@ def look():
     looks += 1
     try:
         status = get_cluster_status(os.environ.get("RAY_ADDRESS", "127.0.0.1:6379"))
-    except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    except Exception:  # the GCS is away
         time.sleep(1)
         return
     demand = status.resource_demands
@@ -251,7 +249,7 @@ class _Watch:
             if change != DELETED:  # events go after an hour, which is no news
                 self.recorder.put(
                     "list" if source == "list" else "event", THERE if change == THERE else SAID, "Event", name, reduced,
-                    _moment(thing), Event(thing).component or HERE,
+                    Event(thing).last.timestamp(), Event(thing).component or HERE,
                 )  # fmt: skip
         elif before is None or change == DELETED or _plain(before) != _plain(reduced):
             self.recorder.put(source, change, thing["kind"], name, reduced)
@@ -278,11 +276,6 @@ def _plain(thing: Mapping[str, Any]) -> Mapping[str, Any]:
     """An object without its resourceVersion, which changes with every write."""
     metadata = {key: value for key, value in thing["metadata"].items() if key not in ("resourceVersion", "managers")}
     return {**thing, "metadata": metadata}
-
-
-def _moment(event: dict) -> float:
-    told = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return timeline.seconds(told or event["metadata"]["creationTimestamp"])
 
 
 class _Ray:

@@ -41,9 +41,7 @@ def clusters() -> Iterator[tuple[str, dict[str, Any]]]:
 def _cluster(document: dict[str, Any]) -> dict[str, Any] | None:
     """The RayCluster in a document of KubeRay's, small and stuck; None if there is none that can be told so."""
     path = raycluster.SPECS.get(document.get("kind", ""))
-    spec: Any = document
-    for name in path.split(".") if path else ():
-        spec = spec.get(name) if isinstance(spec, dict) else None
+    spec = raycluster.part_of(document, path) if path else None
     if not isinstance(spec, dict):
         return None
     spec = copy.deepcopy(spec)
