@@ -26,7 +26,7 @@ try:
 finally:
     EmbeddedCluster().down(wipe=True)
 errors = [o["text"] for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
-sys.exit("".join(errors))
+sys.exit("".join(errors) or 0)
 """
 
 
