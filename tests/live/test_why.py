@@ -1,7 +1,10 @@
-"""`why` names faults that are made on a live cluster, without Ray; and of a cluster that starts, that it is well."""
+"""`why` names faults that are made on a live cluster; and of a cluster that starts, that it is well."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +12,30 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers import versions
 from helpers.kube import Kube
 from helpers.observe.diagnose import Diagnosis, why
 from helpers.observe.live import snapshot_of
 from tests.live.contract import Cluster, Place, place
 
 pytestmark = [pytest.mark.live, pytest.mark.any_backend]
-SMALL = (Path(__file__).parent / "kuberay" / "small.yaml").read_text()
+SMALL, ELASTIC = ((Path(__file__).parent / "kuberay" / f"{name}.yaml").read_text() for name in ("small", "autoscaling"))
 SAID_S = 120.0
+RAY_S = 240.0
+OTHER_RAY = "2.59.0"
+# A task's result that is kept where it was made, while nothing works
+HOLDER = """
+import time, ray
+ray.init()
+
+@ray.remote(num_cpus=0, num_gpus=1)
+def large():
+    return bytes(20_000_000)
+
+held = large.remote()
+ray.wait([held], fetch_local=False)
+time.sleep(3600)
+"""
 QUOTA = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-pods"}, "spec": {"hard": {"pods": "0"}}}
 
 
@@ -47,37 +66,94 @@ FAULTS = {
 }
 
 
-def diagnosis(kubernetes: Cluster, here: Place) -> Diagnosis:
-    return why(snapshot_of(Kube(kubernetes.kubeconfig), here.namespace, "raycluster/small"), "raycluster/small")
+def apply(here: Place, *things: dict[str, Any]) -> None:
+    words = ("-n", here.namespace, "apply", "--server-side", "-f", "-")
+    here.cluster.must(*words, stdin=yaml.safe_dump_all(things))
+
+
+def diagnosis(here: Place, target: str = "raycluster/small") -> Diagnosis:
+    return why(snapshot_of(Kube(here.cluster.kubeconfig), here.namespace, target), target)
+
+
+def see_named(here: Place, causes: set[str], target: str = "raycluster/small", limit_s: float = SAID_S) -> Diagnosis:
+    """Wait until one of the causes is told first, with what shows it and what mends it."""
+
+    def is_named() -> Diagnosis:
+        found = diagnosis(here, target)
+        assert found.cause in causes, found.cause
+        return found
+
+    found = here.wait("the cause", is_named, limit_s)
+    print(found)
+    assert found.first.evidence and found.first.fix
+    return found
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named(kubernetes: Cluster, name: str) -> None:
     things, causes = FAULTS[name]
     with place(kubernetes, f"why-{name}") as here:
-        words = ("-n", here.namespace, "apply", "--server-side", "-f", "-")
-        kubernetes.must(*words, stdin=yaml.safe_dump_all(things))
+        apply(here, *things)
+        see_named(here, causes)
 
-        def is_named() -> Diagnosis:
-            found = diagnosis(kubernetes, here)
-            assert found.cause in causes, found.cause
-            return found
 
-        found = here.wait("the cause", is_named, SAID_S)
-        print(found)
-        assert found.first.evidence and found.first.fix
+def test_workers_that_wait_for_a_head_that_is_down(kubernetes: Cluster) -> None:
+    """The head's Pod runs, and no Ray in it."""
+    cluster = small(lambda head, worker: head["containers"][0].update(command=["sleep"], args=["infinity"]))
+    cluster["metadata"]["annotations"] = {"ray.io/overwrite-container-cmd": "true"}
+    with place(kubernetes, "why-head") as here:
+        apply(here, cluster)
+        see_named(here, {"head-not-ready"}, limit_s=RAY_S)
+
+
+@pytest.fixture(scope="module")
+def other_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with another Ray than the course's, for the same Python."""
+    if os.environ["COURSE_BACKEND"] != "embedded":
+        pytest.skip("only the embedded cluster's machines see folders of this computer")
+    folder = tmp_path_factory.mktemp("ray")
+    assert OTHER_RAY != versions.RAY
+    words = ("install", "--quiet", "--no-deps", "--target", str(folder), f"ray=={OTHER_RAY}")
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=RAY_S)
+    return folder
+
+
+def test_a_worker_with_another_ray(kubernetes: Cluster, other_ray: Path) -> None:
+    """It finds the head, and Ray itself refuses it."""
+
+    def with_other(head: dict, worker: dict) -> None:
+        worker["volumes"] = [{"name": "other", "hostPath": {"path": str(other_ray)}}]
+        [ray] = worker["containers"]
+        ray["volumeMounts"] = [{"name": "other", "mountPath": "/other"}]
+        ray["env"] = [{"name": "PYTHONPATH", "value": "/other"}]
+
+    with place(kubernetes, "why-version") as here:
+        apply(here, small(with_other))
+        found = see_named(here, {"version-mismatch"}, limit_s=RAY_S)
+        assert any(OTHER_RAY in evidence.text for evidence in found.first.evidence)
+
+
+def test_a_worker_that_an_object_keeps(kubernetes: Cluster) -> None:
+    """Its idle timeout is long over, and the driver holds what the worker made."""
+    with place(kubernetes, "why-held") as here:
+        apply(here, yaml.safe_load(ELASTIC))
+        here.see("raycluster/elastic", {"status": {"state": "ready"}}, RAY_S)
+        [head] = kubernetes.get(here.url("pod"), labelSelector="ray.io/node-type=head")["items"]
+        begin = "cat > /tmp/holder.py; nohup python /tmp/holder.py > /tmp/complained 2>&1 &"
+        words = ("exec", "-i", head["metadata"]["name"], "-c", "ray-head", "--", "sh", "-c", begin)
+        assert here.kubectl(*words, stdin=HOLDER).returncode == 0
+        see_named(here, {"pinned-by-object-refs"}, "raycluster/elastic", limit_s=RAY_S)
 
 
 def test_a_start_is_no_fault(kubernetes: Cluster) -> None:
     with place(kubernetes, "why-start") as here:
-        words = ("-n", here.namespace, "apply", "--server-side", "-f", "-")
-        kubernetes.must(*words, stdin=SMALL)
+        apply(here, yaml.safe_load(SMALL))
         told = set()
 
         def is_ready() -> bool:
-            told.add(diagnosis(kubernetes, here).cause)
+            told.add(diagnosis(here).cause)
             return (here.get("raycluster/small").get("status") or {}).get("state") == "ready"
 
         here.wait("the RayCluster", is_ready, 240)
-        told.add(diagnosis(kubernetes, here).cause)
+        told.add(diagnosis(here).cause)
         assert told == {"no-fault"}
