@@ -48,6 +48,7 @@ STRICT = {
     "cluster.embedded.runtime": {"errors"},
 }
 NOBODY_MAY = {"lab", "cli"}
+PRIVATE = r"ray\.(autoscaler|core|_private)\b.*"  # what Ray may change in any release
 NAME = r"helpers(\.[a-z_]\w*)+"  # a module named in a string
 
 
@@ -87,6 +88,15 @@ def helpers_imported(module: str, tree: ast.AST, is_package: bool) -> Iterator[s
             yield node.value[8:]
 
 
+def all_imported(tree: ast.AST) -> Iterator[str]:
+    """Each module that is imported, whoever's it is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def modules() -> Iterator[tuple[str, ast.AST, bool]]:
     root = course_root()
     for path in sorted((root / "helpers").rglob("*.py")):
@@ -97,6 +107,12 @@ def modules() -> Iterator[tuple[str, ast.AST, bool]]:
 def test_every_module_keeps_the_table():
     wrong = [line for name, tree, is_package in modules() for line in forbidden(name, tree, is_package)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_private_to_ray_is_used_in_one_place():
+    assert {name for name, tree, _ in modules() if any(re.fullmatch(PRIVATE, full) for full in all_imported(tree))} == {
+        "helpers.model.planner.decision"
+    }
 
 
 def test_importing_helpers_loads_nothing():

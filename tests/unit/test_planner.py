@@ -27,9 +27,10 @@ from typer.testing import CliRunner
 from helpers import cli
 from helpers.errors import CourseError
 from helpers.lab import Lab
-from helpers.model import manifest, planner, raycluster
+from helpers.model import manifest, raycluster
 from helpers.model.demand import Demand, Gang
-from helpers.model.planner import NodeGroup, Plan, Running, launch_waves, plan
+from helpers.model.planner import NodeGroup, Plan, Running, decision, launch_waves, plan, plans
+from helpers.model.planner.source import cluster_in
 from helpers.model.scaling import manual_scale_down
 from helpers.state import course_root
 from tests.contract.cases_plan import _plan as plan_of_case
@@ -348,7 +349,7 @@ def test_each_state_once_changes_nothing(scene):
     """Ray tries each running Ray node, and the planner one of those that are alike."""
     quick = planned(scene)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "_each_state_once", contextlib.nullcontext)
+        patch.setattr(decision, "_each_state_once", contextlib.nullcontext)
         assert planned(scene) == quick
 
 
@@ -387,13 +388,13 @@ def manifests() -> list:
 def test_groups_are_as_the_course_counts_them(text):
     """`counted` of helpers.model.raycluster is ours, the planner's types are Ray's."""
     try:
-        its = planner._cluster(text)
+        its = cluster_in(text)
     except CourseError:
         return  # the API server refuses it, or it has no cluster
     if not its.is_autoscaling:
         return  # nobody reads it
-    with planner._quiet():
-        types, _ = planner._types(its, None)
+    with decision.quiet():
+        types, _ = decision.types_of(its, None)
     try:
         counted = {one.name: one.counted for one in its.groups}
     except raycluster.NotCounted:
@@ -409,8 +410,8 @@ def test_groups_are_as_the_course_counts_them(text):
 
 
 def test_groups_are_read_as_they_are_given():
-    its = planner._cluster([CPU_4, GPU_1, NodeGroup("two", {"tag": 2}, 1, 3, hosts=4)])
-    types, _ = planner._types(its, None)
+    its = cluster_in([CPU_4, GPU_1, NodeGroup("two", {"tag": 2}, 1, 3, hosts=4)])
+    types, _ = decision.types_of(its, None)
     assert types.configs["gpu"].resources == {"CPU": 8, "GPU": 1, "memory": 32 * GIB}
     assert types.configs["gpu"].labels == {"zone": "west"}
     assert types.configs["two"].resources == {"CPU": 0, "tag": 2}
@@ -709,10 +710,8 @@ def test_a_plan_is_said_in_words():
 
 def test_every_reason_has_its_words():
     text = (CASES / "plan.yaml").read_text()
-    assert all(f"{reason}: " in planner._why(reason) for reason in planner.REASONS)
-    assert {line.split("reason: ")[1].strip() for line in text.splitlines() if "reason: " in line} <= set(
-        planner.REASONS
-    )
+    assert all(f"{reason}: " in plans._why(reason) for reason in plans.REASONS)
+    assert {line.split("reason: ")[1].strip() for line in text.splitlines() if "reason: " in line} <= set(plans.REASONS)
 
 
 def test_nothing_is_printed(capfd):

@@ -1,6 +1,4 @@
-"""What Ray's autoscaler makes of a demand, before it does: Ray's own scheduler, on Ray's own reading of a manifest.
-
-The one place where private code of Ray is used, of the pinned Ray 2.60.0:
+"""What Ray's autoscaler decides. The one place where private code of Ray is used, of the pinned Ray 2.60.0:
 
 - `_derive_autoscaling_config_from_ray_cr` (ray/autoscaler/_private/kuberay/autoscaling_config.py) reads the RayCluster;
 - `ResourceDemandScheduler.schedule` (ray/autoscaler/v2/scheduler.py) plans for v2;
@@ -8,13 +6,10 @@ The one place where private code of Ray is used, of the pinned Ray 2.60.0:
   `StandardAutoscaler.terminate_nodes_to_enforce_config_constraints` (ray/autoscaler/_private/autoscaler.py) for v1;
 - `Reconciler._compute_to_launch` (ray/autoscaler/v2/instance_manager/reconciler.py) and
   `_get_concurrent_resource_demand_to_launch` (v1's scheduler) say how much is launched in one round.
-
-What is ours is why something stays unmet: Ray does not say it. In-place resizing of Pods is not in it.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import logging
 import threading
@@ -25,352 +20,22 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from helpers import versions
 from helpers.errors import CourseError
-from helpers.model import crds, manifest, raycluster
 from helpers.model.demand import MOST, Demand, Gang, Shape, demands
-from helpers.model.raycluster import HEAD, MAX_REPLICAS, Cluster, Group
+from helpers.model.planner.plans import IDLE, MAX, V2, Amounts, RayNode, Running
+from helpers.model.raycluster import HEAD, Cluster, Group
 
-V1, V2 = "v1", "v2"
-MODES = ("Default", "Aggressive", "Conservative")  # of autoscalerOptions.upscalingMode
-IDLE, MAX = "idle", "max-replicas"  # why a Ray node is stopped
-REASONS = {
-    "resource-not-declared": "no group has any of one of the resources asked for",
-    "too-big-for-any-group": "each resource exists, but no Ray node of any group has enough of all",
-    "max-replicas": "a group that fits is at its maxReplicas",
-    "label-mismatch": "no group that fits has the labels asked for",
-    "autoscaler-off": "enableInTreeAutoscaling is not true, so no autoscaler runs",
-    "pack-too-big-for-one-node": "STRICT_PACK wants all bundles on one Ray node, and none is big enough for their sum",
-    "spread-needs-more-nodes": "STRICT_SPREAD wants a Ray node for each bundle, and the groups may not have as many",
-    "all-or-nothing": "it goes beyond the maximum of the groups, and v2 then launches nothing for it",
-    "config-rejected": "the autoscaler cannot read the manifest, and launches nothing for any group",
-}
 _LOCK = threading.RLock()  # what is changed in Ray while a plan is made is one for the process
-_AGAIN = "Mend that, then try again."
-_RESIZE = "ray.io/ippr"  # an annotation (ippr_provider.py)
 _AT_ONCE = "AUTOSCALER_MAX_CONCURRENT_LAUNCHES"  # a variable of the autoscaler (constants.py)
-_EVERYWHERE = "node:__internal_implicit_resource_"  # each Ray node has 1 of such (IMPLICIT_RESOURCE_PREFIX in _raylet)
 _NODE_GROUP = "ray.io/node-group"  # a label of each Ray node (RAY_NODE_GROUP_KEY in _raylet): its group
-# which of several reasons is told: the one that must be mended first
-_FIRST = ("autoscaler-off", "resource-not-declared", "too-big-for-any-group", "label-mismatch", "max-replicas")
 _ON_HEAD = "node:__internal_head__"  # a resource of the head's Ray node (HEAD_NODE_RESOURCE_NAME in ray_constants.py)
 
-Amounts = Mapping[str, float]
 
-
-# ---- what goes in, and what comes out --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NodeGroup:
-    """A group of workers, where there is no manifest.
-
-    Attributes:
-        offers: what a Ray node of it has, as whole numbers by Ray's names; memory in bytes.
-        least: minReplicas.
-        most: maxReplicas.
-        hosts: numOfHosts, Pods of one replica.
-    """
-
-    name: str
-    offers: Mapping[str, int]
-    least: int = 0
-    most: int = MAX_REPLICAS
-    hosts: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most or self.hosts < 1:
-            raise CourseError(
-                f"The group {self.name} cannot have {self.least} to {self.most} replicas of {self.hosts} Pods.", _AGAIN
-            )
-        for name, amount in self.offers.items():
-            if not isinstance(amount, int) or amount < 0:
-                raise CourseError(f"The group {self.name} offers {amount!r:.40} of {name}.", "Give a whole number.")
+# ---- the manifest, as Ray reads it -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Running:
-    """Worker Pods that have joined the Ray cluster.
-
-    Attributes:
-        free: what each of them has free, by Ray's names; what is not in it is in use. None: all of it.
-        idle_s: for how long each has been idle.
-    """
-
-    group: str
-    count: int = 1
-    free: Amounts | None = None
-    idle_s: float = 0
-
-    def __post_init__(self) -> None:
-        Demand(self.free or {}, self.count)  # amounts and a count of the same kind
-        if not isinstance(self.idle_s, int | float) or not self.idle_s >= 0:
-            raise CourseError(f"{self.idle_s!r:.40} is no time to be idle.", "Give seconds, 0 or more.")
-
-
-@dataclass(frozen=True)
-class Unmet:
-    """What gets no place: how many of it, and a reason id of `REASONS`."""
-
-    what: Demand | Gang
-    reason: str
-
-
-@dataclass(frozen=True)
-class RayNode:
-    """A Ray node in the plan.
-
-    Attributes:
-        state: "running", "pending" or "new".
-        offers: what it has.
-        free: what it will have free.
-        takes: which of the demand go there; STRICT_PACK's bundles as one.
-        holds: which of request_resources count on it.
-        stops: "idle" or "max-replicas" if it is stopped, else empty.
-    """
-
-    name: str
-    group: str
-    state: str
-    offers: Amounts
-    free: Amounts
-    takes: tuple[Demand, ...] = ()
-    holds: tuple[Demand, ...] = ()
-    stops: str = ""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the autoscaler would do at one look, if nothing limited how much it launches at once.
-
-    Attributes:
-        launch: Pods by group; a group with none is not in it.
-        unmet: tasks and actors that get no place.
-        unmet_groups: placement groups that get no place.
-        unmet_request: the reason id, if request_resources is not met; else None.
-        terminate: Pods stopped because they are idle, by group.
-        over_max: Pods stopped because there are more than maxReplicas, by group.
-        error: the reason id, if no plan is made at all; else None.
-        rounds: what is launched in each round, by group, if what was launched is up before the next.
-        nodes: every Ray node with what it takes. Of v1 there is none, which keeps no account of it.
-        notes: what else is to be known of this plan, a sentence each.
-    """
-
-    version: str
-    launch: Mapping[str, int]
-    unmet: tuple[Unmet, ...] = ()
-    unmet_groups: tuple[Unmet, ...] = ()
-    unmet_request: str | None = None
-    terminate: Mapping[str, int] = field(default_factory=dict)
-    over_max: Mapping[str, int] = field(default_factory=dict)
-    error: str | None = None
-    rounds: tuple[Mapping[str, int], ...] = ()
-    nodes: tuple[RayNode, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def absorbed(self) -> dict[str, tuple[Demand, ...]]:
-        """What Ray nodes take that run or are pending already, by their name; those that take nothing are left out."""
-        return {node.name: node.takes for node in self.nodes if node.takes and node.state != "new"}
-
-    def data(self) -> dict[str, Any]:
-        """The plan as plain data, as `course plan --json` prints it."""
-        return {
-            "version": self.version,
-            "launch": dict(self.launch),
-            "unmet": [_demand_data(one.what) | {"reason": one.reason} for one in self.unmet],
-            "unmet_groups": [
-                {"strategy": one.what.strategy, "count": one.what.count, "reason": one.reason}
-                for one in self.unmet_groups
-            ],
-            "unmet_request": self.unmet_request,
-            "terminate": dict(self.terminate),
-            "over_max": dict(self.over_max),
-            "error": self.error,
-            "rounds": [dict(one) for one in self.rounds],
-            "absorbed": {name: [_demand_data(one) for one in takes] for name, takes in self.absorbed.items()},
-            "notes": list(self.notes),
-        }
-
-    def rows(self) -> list[tuple[str, str]]:
-        """What is to be said, each with the word that it begins with."""
-        rows = [("stop", f"{_pods(self.terminate)}: idle")] if self.terminate else []
-        rows += [("stop", f"{_pods(self.over_max)}: more than maxReplicas")] if self.over_max else []
-        rows += [("launch", _pods(self.launch) or "nothing")] if not self.error else []
-        if len(self.rounds) > 1:
-            counts = [sum(one.values()) for one in self.rounds]
-            first = ", ".join(map(str, counts[:8])) + (", …" if len(counts) > 8 else "")
-            rows.append(("rounds", f"{len(counts)}, of {first} Pods, if those of one are up before the next"))
-        rows += [("takes", f"{name}: {', '.join(map(str, takes))}") for name, takes in _alike(self.absorbed)]
-        rows += [("unmet", f"{one.what}: {_why(one.reason)}") for one in (*self.unmet, *self.unmet_groups)]
-        rows += [("unmet", f"request_resources: {_why(self.unmet_request)}")] if self.unmet_request else []
-        rows += [("error", _why(self.error))] if self.error else []
-        return rows + [("note", one) for one in self.notes]
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        return "\n".join([f"The autoscaler {self.version} of Ray {versions.RAY}:"] + [f"  {a:<7} {b}" for a, b in rows])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-
-def plan(
-    source: str | Mapping[str, Any] | Sequence[NodeGroup],
-    demand: str | Demand | Iterable[str | Demand] = (),
-    *,
-    running: Iterable[Running] = (),
-    pending: Mapping[str, int] | None = None,
-    request_resources: Iterable[str | Demand] = (),
-    placement_groups: Iterable[Gang] = (),
-    idle_timeout_s: float | None = None,
-    version: str = V2,
-) -> Plan:
-    """What the autoscaler would launch and stop, and what stays unmet and why. Nothing is started or asked.
-
-    The head runs too, and is free. v1 does not look at labels.
-
-    Args:
-        source: a manifest with one RayCluster, RayJob or RayService, as YAML text or a dict; or groups.
-        demand: tasks and actors that wait, such as "8×{GPU:1}".
-        running: worker Pods in the Ray cluster.
-        pending: Pods that were asked for and are not there, by group.
-        request_resources: what the standing request of `ray.autoscaler.sdk.request_resources` asks for.
-        placement_groups: those that wait.
-        idle_timeout_s: in place of the cluster's; that of a group stays.
-        version: "v1" or "v2", the autoscaler that decides.
-
-    Raises:
-        CourseError: the manifest cannot be read or the API server refuses it, a demand is none, or there is no such
-            group.
-    """
-    if version not in (V1, V2):
-        raise CourseError(f"{version!r:.40} is no autoscaler of Ray.", 'Use "v2", or "v1".')
-    cluster = _cluster(source)
-    asked = _Asked(demands(demand), tuple(placement_groups), demands(request_resources))
-    if sum(len(gang.each) * gang.count for gang in asked.gangs) > MOST:
-        raise CourseError(f"There are more than {MOST} bundles, which is too much to be packed here.", "Ask less.")
-    notes = _remarks(cluster)
-    if version == V1 and asked.has_labels:
-        asked, notes = asked.without_labels(), [*notes, "v1 does not look at labels."]
-    with _quiet():
-        types, trouble = _types(cluster, idle_timeout_s)
-        nodes = _nodes(cluster, types, running, pending or {})
-        if types is None:
-            return Plan(version, {}, error="config-rejected", notes=(*notes, f"Ray says: {trouble}"))
-        if not cluster.is_autoscaling:
-            types = types.frozen(nodes)
-        outcome = _v2(types, nodes, asked) if version == V2 or not cluster.is_autoscaling else _v1(types, nodes, asked)
-        rounds = _rounds(version, types, nodes, outcome.launch, outcome.hurried)
-    why = _Reasons(types, is_off=not cluster.is_autoscaling, is_v2=version == V2)
-    notes += [_whole(cluster.group(name), count) for name, count in outcome.launch.items()]
-    return Plan(
-        version,
-        dict(outcome.launch),
-        tuple(Unmet(one, why.of_demand(one)) for one in outcome.unmet),
-        tuple(Unmet(one, why.of_gang(one)) for one in outcome.unmet_gangs),
-        why.of_request(outcome.unmet_request),
-        dict(outcome.idle),
-        dict(outcome.over_max),
-        rounds=tuple(rounds),
-        nodes=outcome.nodes,
-        notes=tuple(filter(None, [*notes, *why.not_declared(outcome.unmet)])),
-    )
-
-
-def launch_waves(version: str, upscaling_mode: str | None, start: int, target: int) -> list[int]:
-    """How many Ray nodes a group has after each round of launches, if each is up before the next is decided.
-
-    v2 launches at most AUTOSCALER_MAX_CONCURRENT_LAUNCHES (10) at once, and at most `upscaling_speed` times those of
-    the group that run, at least 1; v1 at most `upscaling_speed` times those that run, at least 5. The speed is 1 for
-    Conservative, else 1000 (autoscaling_config.py).
-
-    Args:
-        upscaling_mode: one of `MODES`; None as Default.
-        start: how many run before.
-        target: how many are wanted.
-
-    Raises:
-        CourseError: there is no such version or mode.
-    """
-    if version not in (V1, V2) or upscaling_mode not in (None, *MODES):
-        raise CourseError(
-            f"There is no autoscaler {version!s:.20} with upscalingMode {upscaling_mode!s:.20}.",
-            f"Versions are v1 and v2, modes {', '.join(MODES)}.",
-        )
-    if max(start, target) > MOST:
-        raise CourseError(f"More than {MOST} Ray nodes are too many to be planned here.", "Ask for fewer.")
-    group, more = NodeGroup("workers", {"CPU": 1}), max(0, target - start)
-    cluster = raycluster.cluster_of(_document([group], {"upscalingMode": upscaling_mode or MODES[0]}))
-    with _quiet():
-        types, _ = _types(cluster, None)
-        nodes = _nodes(cluster, types, [Running(group.name, start)], {})
-        launched = _rounds(version, types, nodes, {group.name: more}, {})
-    found, there = [], start
-    for one in launched:
-        there += one[group.name]
-        found.append(there)
-    return found
-
-
-# ---- the manifest ----------------------------------------------------------------------------------------------------
-
-
-def _cluster(source: str | Mapping[str, Any] | Sequence[NodeGroup]) -> Cluster:
-    groups = source if isinstance(source, Sequence) and not isinstance(source, str) else None
-    if groups is not None and all(isinstance(one, NodeGroup) for one in groups):
-        return raycluster.cluster_of(_document(groups, {}))
-    found = [one for one in manifest.documents(source) if one.get("kind") in raycluster.SPECS]
-    old = [one for one in found if one.get("apiVersion") != "ray.io/v1"]
-    if old:
-        raise CourseError(
-            f"It has the apiVersion {old[0].get('apiVersion')!r:.60}, and the API server has ray.io/v1.", _AGAIN
-        )
-    for document in found:
-        # what the schema does not know is dropped, if `kubectl apply` does not refuse it
-        for fault in crds.faults(document):
-            if fault.rule != "unknown-field":
-                raise CourseError(f"The API server refuses this manifest: {fault}.", _AGAIN)
-    clusters = [one for one in map(raycluster.cluster_of, found) if one]
-    if len(clusters) != 1:
-        raise CourseError(
-            f"There are {len(clusters)} Ray clusters in it, and a plan is made for one.",
-            "Give one RayCluster, or a RayJob or RayService that has one in it.",
-        )
-    for group in clusters[0].groups:
-        if not group.pod.get("containers"):
-            raise CourseError(f"There is no container in {group.path}.", _AGAIN)
-    return clusters[0]
-
-
-def _document(groups: Sequence[NodeGroup], options: Mapping[str, Any]) -> dict[str, Any]:
-    """A RayCluster with these groups, and a head that offers no CPU."""
-    template = {"spec": {"containers": [{"name": "ray"}]}}
-    workers = [
-        {
-            "groupName": group.name,
-            "minReplicas": group.least,
-            "maxReplicas": group.most,
-            "numOfHosts": group.hosts,
-            "resources": {"CPU": "0"} | {name: str(amount) for name, amount in group.offers.items()},
-            "labels": dict(group.labels),
-            "template": template,
-        }
-        for group in groups
-    ]
-    head = {"resources": {"CPU": "0"}, "template": template}
-    spec = {
-        "enableInTreeAutoscaling": True,
-        "autoscalerOptions": {"version": V2} | dict(options),
-        "headGroupSpec": head,
-        "workerGroupSpecs": workers,
-    }
-    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "groups"}, "spec": spec}
-
-
-@dataclass(frozen=True)
-class _Types:
+class Types:
     """The node types as the autoscaler has read them: Ray's `AutoscalingConfig`, or ours where no autoscaler runs.
 
     Attributes:
@@ -385,7 +50,7 @@ class _Types:
     at_once: int
     raw: Mapping[str, Any]
 
-    def frozen(self, nodes: Sequence[_Node]) -> _Types:
+    def frozen(self, nodes: Sequence[_Node]) -> Types:
         """The same, with room for those that are there and no others: nobody launches, nobody stops."""
         from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
 
@@ -394,10 +59,10 @@ class _Types:
             name: NodeTypeConfig(name, 0, there[name], resources=dict(config.resources), labels=dict(config.labels))
             for name, config in self.configs.items()
         }
-        return _Types(configs, len(nodes), None, 0, 0, {})
+        return Types(configs, len(nodes), None, 0, 0, {})
 
 
-def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | None, str]:
+def types_of(cluster: Cluster, idle_timeout_s: float | None) -> tuple[Types | None, str]:
     """Ray's reading of the cluster; where an autoscaler runs and cannot read it, None and what Ray says."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig, NodeTypeConfig
@@ -407,7 +72,7 @@ def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | Non
             one.name: NodeTypeConfig(one.name, 0, 0, resources=_counted(one), labels=one.labels)
             for one in cluster.groups
         }
-        return _Types(configs, 0, None, 0, 0, {}), ""
+        return Types(configs, 0, None, 0, 0, {}), ""
     try:
         raw = _derive_autoscaling_config_from_ray_cr(_as_stored(cluster))
         config = AutoscalingConfig(raw, skip_content_hash=True)
@@ -418,7 +83,7 @@ def _types(cluster: Cluster, idle_timeout_s: float | None) -> tuple[_Types | Non
         return None, f"{type(error).__name__}: {said[0]:.200}" if said else type(error).__name__
     timeout_s = config.get_idle_timeout_s() if idle_timeout_s is None else idle_timeout_s
     at_once = _written_at_once(cluster) or config.get_max_concurrent_launches()
-    return _Types(configs, config.get_max_num_nodes(), timeout_s, config.get_upscaling_speed(), at_once, raw), ""
+    return Types(configs, config.get_max_num_nodes(), timeout_s, config.get_upscaling_speed(), at_once, raw), ""
 
 
 def _written_at_once(cluster: Cluster) -> int | None:
@@ -449,24 +114,6 @@ def _counted(group: Group) -> dict[str, float]:
     return {name: amount for name, amount in found.items() if isinstance(amount, int | float)}
 
 
-def _remarks(cluster: Cluster) -> list[str]:
-    """Where a plan is not what the cluster would do."""
-    said = [f"KubeRay's operator refuses this manifest: {one}." for one in raycluster.refusals(cluster)]
-    written = raycluster.version_in(cluster.spec.get("rayVersion") or "")
-    if written and ".".join(map(str, written)) != versions.RAY:
-        said.append(f"The manifest is for Ray {cluster.spec['rayVersion']}, and the plan is Ray {versions.RAY}'s.")
-    if _RESIZE in (cluster.document["metadata"].get("annotations") or {}):
-        said.append(f"Pods that run may be made bigger first, by {_RESIZE}: that is not in the plan.")
-    return said
-
-
-def _whole(group: Group | None, pods: int) -> str:
-    """KubeRay makes whole replicas; `_submit_scale_request` in v2's cloud_provider.py rounds down."""
-    if group is None or not pods % group.hosts:
-        return ""
-    return f"Of {pods} Pods of {group.name}, {pods // group.hosts * group.hosts} come: a replica has {group.hosts}."
-
-
 # ---- what is there, what is asked ------------------------------------------------------------------------------------
 
 
@@ -484,7 +131,7 @@ class _Node:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     demands: Sequence[Demand]
     gangs: Sequence[Gang]
     request: Sequence[Demand]
@@ -494,12 +141,12 @@ class _Asked:
         bundles = [bundle for gang in self.gangs for bundle in gang.bundles]
         return any(one.labels for one in (*self.demands, *self.request, *bundles))
 
-    def without_labels(self) -> _Asked:
+    def without_labels(self) -> Asked:
         def bare(ones: Iterable[Demand]) -> list[Demand]:
             return demands(Demand(one.resources, one.count) for one in ones)
 
         gangs = [Gang(gang.strategy, tuple(bare(gang.bundles)), gang.count) for gang in self.gangs]
-        return _Asked(bare(self.demands), gangs, bare(self.request))
+        return Asked(bare(self.demands), gangs, bare(self.request))
 
 
 @dataclass(frozen=True)
@@ -516,8 +163,8 @@ class _Outcome:
     hurried: Mapping[str, int] = field(default_factory=dict)  # of the launches, those that v1 does not hold back
 
 
-def _nodes(
-    cluster: Cluster, types: _Types | None, running: Iterable[Running], pending: Mapping[str, int]
+def nodes_of(
+    cluster: Cluster, types: Types | None, running: Iterable[Running], pending: Mapping[str, int]
 ) -> list[_Node]:
     there = [("running", one) for one in running]
     there += [("pending", Running(group, count)) for group, count in pending.items()]
@@ -536,7 +183,7 @@ def _nodes(
     return found
 
 
-def _node(cluster: Cluster, types: _Types | None, state: str, group: str, name: str, one: Running) -> _Node:
+def _node(cluster: Cluster, types: Types | None, state: str, group: str, name: str, one: Running) -> _Node:
     offers = dict(types.configs[group].resources) if types else {}
     labels: dict[str, str] = {}
     if state == "running":
@@ -553,7 +200,7 @@ def _node(cluster: Cluster, types: _Types | None, state: str, group: str, name: 
 # ---- v2 --------------------------------------------------------------------------------------------------------------
 
 
-def _v2(types: _Types, nodes: Sequence[_Node], asked: _Asked) -> _Outcome:
+def by_v2(types: Types, nodes: Sequence[_Node], asked: Asked) -> _Outcome:
     from ray.autoscaler.v2.scheduler import SchedulingRequest
     from ray.core.generated import autoscaler_pb2 as proto
 
@@ -727,7 +374,7 @@ def _bytes(request: Any) -> bytes:
 # ---- v1 --------------------------------------------------------------------------------------------------------------
 
 
-def _v1(types: _Types, nodes: Sequence[_Node], asked: _Asked) -> _Outcome:
+def by_v1(types: Types, nodes: Sequence[_Node], asked: Asked) -> _Outcome:
     gangs = [gang for gang in asked.gangs for _ in range(gang.count)]
     stopped = _v1_stops(types, nodes, gangs, asked.request)
     left = [node for node in nodes if node.name not in stopped]
@@ -771,7 +418,7 @@ class _Provider:
         return name
 
 
-def _v1_scheduler(types: _Types, nodes: Iterable[_Node]) -> Any:
+def _v1_scheduler(types: Types, nodes: Iterable[_Node]) -> Any:
     raw = types.raw
     return _v1_recorder()(
         _Provider(nodes), raw["available_node_types"], raw["max_workers"], raw["head_node_type"], types.speed
@@ -808,9 +455,7 @@ def _v1_recorder() -> type:
     return Recorder
 
 
-def _v1_stops(
-    types: _Types, nodes: Sequence[_Node], gangs: Sequence[Gang], request: Sequence[Demand]
-) -> dict[str, str]:
+def _v1_stops(types: Types, nodes: Sequence[_Node], gangs: Sequence[Gang], request: Sequence[Demand]) -> dict[str, str]:
     """The Ray nodes that v1 stops, by name, and why."""
     from types import SimpleNamespace
 
@@ -867,7 +512,7 @@ def _v1_unmet(
     spreads = [gang for gang in gangs if gang.strategy == "STRICT_SPREAD"]
     missed = [spreads[number] for number in not_spread]
     for gang in reversed([gang for gang in gangs if gang.strategy != "STRICT_SPREAD"]):
-        shapes = Counter(one.shape[0] for one in _packed(gang))
+        shapes = Counter(one.shape[0] for one in packed(gang))
         if any(left[shape] for shape in shapes):
             missed.append(gang)
             left -= shapes
@@ -875,7 +520,7 @@ def _v1_unmet(
 
 
 def _v1_unmet_request(
-    types: _Types, nodes: Sequence[_Node], launch: Mapping[str, int], request: Sequence[Demand]
+    types: Types, nodes: Sequence[_Node], launch: Mapping[str, int], request: Sequence[Demand]
 ) -> list[Demand]:
     """What of the standing request finds no room, when all that is launched is there and nothing is in use."""
     from ray.autoscaler._private.resource_demand_scheduler import get_bin_pack_residual
@@ -910,8 +555,8 @@ def _availability() -> Any:
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def _rounds(
-    version: str, types: _Types, nodes: Sequence[_Node], launch: Mapping[str, int], hurried: Mapping[str, int]
+def rounds_of(
+    version: str, types: Types, nodes: Sequence[_Node], launch: Mapping[str, int], hurried: Mapping[str, int]
 ) -> list[dict[str, int]]:
     """What is launched in each round, if all that was launched is up before the next."""
     left = dict(launch)
@@ -929,7 +574,7 @@ def _rounds(
     return found
 
 
-def _v2_round(types: _Types, up: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
+def _v2_round(types: Types, up: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
     from ray.autoscaler.v2.instance_manager.reconciler import Reconciler
     from ray.core.generated.instance_manager_pb2 import Instance
 
@@ -942,7 +587,7 @@ def _v2_round(types: _Types, up: Mapping[str, int], asked: Mapping[str, int]) ->
 
 
 def _v1_round(
-    types: _Types,
+    types: Types,
     up: Mapping[str, int],
     pending: Mapping[str, int],
     asked: Mapping[str, int],
@@ -961,80 +606,10 @@ def _v1_round(
     return limited(scheduler, dict(asked), names, names + [node.name for node in coming], {}, dict(hurried), {})
 
 
-# ---- why something stays unmet ---------------------------------------------------------------------------------------
+# ---- small parts -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Reasons:
-    """Finds the reason of what stays unmet: by what the groups offer, their labels, and how many there may be."""
-
-    types: _Types
-    is_off: bool
-    is_v2: bool
-
-    def of_demand(self, one: Demand) -> str:
-        if self.is_off:
-            return "autoscaler-off"
-        if self._missing(one):
-            return "resource-not-declared"
-        fitting = [config for config in self.types.configs.values() if _fits(config.resources, one)]
-        if not fitting:
-            return "too-big-for-any-group"
-        return "max-replicas" if any(one.allows(config.labels) for config in fitting) else "label-mismatch"
-
-    def of_gang(self, gang: Gang) -> str:
-        first = _first(map(self.of_demand, _packed(gang)))
-        if gang.strategy == "STRICT_PACK" and first == "too-big-for-any-group":
-            return "pack-too-big-for-one-node"
-        if gang.strategy == "STRICT_SPREAD" and first == "max-replicas" and not self._can_spread(gang):
-            return "spread-needs-more-nodes"
-        return first
-
-    def of_request(self, unmet: Sequence[Demand]) -> str | None:
-        first = _first(map(self.of_demand, unmet)) if unmet else None
-        return "all-or-nothing" if self.is_v2 and first == "max-replicas" else first
-
-    def not_declared(self, unmet: Sequence[Demand]) -> list[str]:
-        """Which resources no group has, a sentence each."""
-        names = dict.fromkeys(name for one in unmet if not self.is_off for name in self._missing(one))
-        known = {there.lower(): there for config in self.types.configs.values() for there in config.resources}
-        return [
-            f"No group has any {name}." + (f" Ray's name is {known[name.lower()]}." if name.lower() in known else "")
-            for name in names
-        ]
-
-    def _missing(self, one: Demand) -> list[str]:
-        offers = [config.resources for config in self.types.configs.values()]
-        return [name for name, _ in one.shape[0] if not any(_amount(there, name) for there in offers)]
-
-    def _can_spread(self, gang: Gang) -> bool:
-        """Whether each bundle can have a Ray node of its own, if there are as many as there may be of each group."""
-        bundles, rooms = gang.each, {name: one.max_worker_nodes for name, one in self.types.configs.items()}
-        on: dict[str, list[int]] = {name: [] for name in rooms}
-
-        def place(number: int, tried: set[str]) -> bool:
-            for name, config in self.types.configs.items():
-                fits = _fits(config.resources, bundles[number]) and bundles[number].allows(config.labels)
-                if name in tried or not fits:
-                    continue
-                tried.add(name)
-                if len(on[name]) < rooms[name]:
-                    on[name].append(number)
-                    return True
-                for place_of, other in enumerate(on[name]):
-                    if place(other, tried):  # it moves to another group, and makes room
-                        on[name][place_of] = number
-                        return True
-            return False
-
-        return all(place(number, set()) for number in range(len(bundles)))
-
-
-def _first(reasons: Iterable[str]) -> str:
-    return min(reasons, key=_FIRST.index)
-
-
-def _packed(gang: Gang) -> list[Demand]:
+def packed(gang: Gang) -> list[Demand]:
     """What a placement group asks one Ray node for: STRICT_PACK's bundles are summed, those of equal labels."""
     if gang.strategy != "STRICT_PACK":
         return gang.each
@@ -1047,19 +622,8 @@ def _packed(gang: Gang) -> list[Demand]:
     return [Demand(dict(amounts), 1, labels[key]) for key, amounts in sums.items()]
 
 
-def _amount(offers: Amounts, name: str) -> float:
-    return offers.get(name, 1 if name.startswith(_EVERYWHERE) else 0)
-
-
-def _fits(offers: Amounts, one: Demand) -> bool:
-    return all(_amount(offers, name) >= amount for name, amount in one.shape[0])
-
-
-# ---- small parts -----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Ray's autoscaler speaks to its log, which is no place of a notebook."""
     logger = logging.getLogger("ray.autoscaler")
     with _LOCK:
@@ -1077,26 +641,3 @@ def _together(gangs: Iterable[Gang]) -> list[Gang]:
     for gang in gangs:
         counts.setdefault((gang.strategy, tuple((one.shape, one.count) for one in gang.bundles)), []).append(gang)
     return [Gang(same[0].strategy, same[0].bundles, len(same)) for same in counts.values()]
-
-
-def _alike(absorbed: Mapping[str, tuple[Demand, ...]]) -> list[tuple[str, tuple[Demand, ...]]]:
-    """Ray nodes that take the same, under one name."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, takes in absorbed.items():
-        names.setdefault(tuple(map(str, takes)), []).append(name)
-    return [
-        (f"{same[0]} to {same[-1]}, each" if len(same) > 1 else same[0], absorbed[same[0]]) for same in names.values()
-    ]
-
-
-def _pods(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {'Pod' if count == 1 else 'Pods'} of {name}" for name, count in counts.items())
-
-
-def _why(reason: str) -> str:
-    return f"{reason}: {REASONS[reason]}"
-
-
-def _demand_data(one: Demand) -> dict[str, Any]:
-    data = {"resources": dict(one.resources), "count": one.count}
-    return data | ({"labels": dict(one.labels)} if one.labels else {})
