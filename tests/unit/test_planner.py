@@ -708,6 +708,16 @@ def test_a_plan_is_said_in_words():
     assert {"resources": {"GPU": 1}, "count": 1} in data["absorbed"]["gpu 1"]
 
 
+def test_ray_nodes_that_take_the_same_have_one_name_if_they_stand_side_by_side():
+    busy = Running("cpu", 1, {})
+    told = plan([CPU_4, GPU_1], ["20×{CPU:2}"], running=[Running("cpu", 2), busy, Running("cpu", 1), Running("gpu", 2)])
+    assert [row for word, row in told.rows() if word == "takes"] == [
+        "cpu 1 to cpu 2, each: 2×{CPU: 2}",
+        "cpu 4: 2×{CPU: 2}",
+        "gpu 1 to gpu 2, each: 4×{CPU: 2}",
+    ]
+
+
 def test_every_reason_has_its_words():
     text = (CASES / "plan.yaml").read_text()
     assert all(f"{reason}: " in plans._why(reason) for reason in plans.REASONS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from helpers import versions
@@ -172,7 +173,7 @@ class Plan:
             counts = [sum(one.values()) for one in self.rounds]
             first = ", ".join(map(str, counts[:8])) + (", …" if len(counts) > 8 else "")
             rows.append(("rounds", f"{len(counts)}, of {first} Pods, if those of one are up before the next"))
-        rows += [("takes", f"{name}: {', '.join(map(str, takes))}") for name, takes in _alike(self.absorbed)]
+        rows += [("takes", f"{name}: {takes}") for name, takes in _taking(self.nodes)]
         rows += [("unmet", f"{one.what}: {_why(one.reason)}") for one in (*self.unmet, *self.unmet_groups)]
         rows += [("unmet", f"request_resources: {_why(self.unmet_request)}")] if self.unmet_request else []
         rows += [("error", _why(self.error))] if self.error else []
@@ -186,14 +187,13 @@ class Plan:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def _alike(absorbed: Mapping[str, tuple[Demand, ...]]) -> list[tuple[str, tuple[Demand, ...]]]:
-    """Ray nodes that take the same, under one name."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, takes in absorbed.items():
-        names.setdefault(tuple(map(str, takes)), []).append(name)
-    return [
-        (f"{same[0]} to {same[-1]}, each" if len(same) > 1 else same[0], absorbed[same[0]]) for same in names.values()
-    ]
+def _taking(nodes: Iterable[RayNode]) -> Iterator[tuple[str, str]]:
+    """What Ray nodes take that are there; those of a group that stand side by side and take the same have one name."""
+    there = (node for node in nodes if node.state != "new")
+    for (_, takes), alike in groupby(there, lambda node: (node.group, ", ".join(map(str, node.takes)))):
+        first, *others = (node.name for node in alike)
+        if takes:
+            yield f"{first} to {others[-1]}, each" if others else first, takes
 
 
 def _pods(counts: Mapping[str, int]) -> str:
