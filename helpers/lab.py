@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.model.planner import Plan
     from helpers.observe.diagnose import Diagnosis
     from helpers.observe.explain import Explanation
+    from helpers.widgets.planner import Planner
     from helpers.widgets.timeline import Drawn
 
 GIB = 2**30
@@ -262,6 +263,22 @@ class Lab:
         from helpers.observe.explain import text_of
 
         return plan(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
+
+    def planner(self, manifest: str | Path | dict, demand: str | Iterable = (), **there: Any) -> Planner:
+        """The same with the demand on sliders, and the plan as boxes in bins.
+
+        Args:
+            manifest: as for `plan`.
+            demand: what the sliders stand at first, one for each kind; left away, the kinds that the manifest suggests.
+            there: as for `plan`.
+
+        Raises:
+            CourseError: as `plan`.
+        """
+        from helpers.observe.explain import text_of
+        from helpers.widgets.planner import planner
+
+        return planner(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
 
     def why(self, target: str) -> Diagnosis:
         """Why an object does not move, or does not shrink: one cause, what shows it, and what mends it.

@@ -24,6 +24,7 @@ DOTS_PER_INCH = 160  # pixels in the file; shown at half of that, so that the te
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#777777", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "+++")
+LOOKS = len(_COLORS)  # so many can be told apart
 _LINES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 
@@ -101,9 +102,9 @@ def series(index: int) -> dict[str, Any]:
     Raises:
         CourseError: beyond the seventh.
     """
-    if not 0 <= index < len(_COLORS):
+    if not 0 <= index < LOOKS:
         raise CourseError(
-            f"There is no series {index}: {len(_COLORS)} looks can be told apart, numbered from 0.",
+            f"There is no series {index}: {LOOKS} looks can be told apart, numbered from 0.",
             "Draw several figures, or put the smallest series together.",
         )
     return {

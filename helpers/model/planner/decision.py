@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -23,7 +23,8 @@ from typing import Any
 from helpers.errors import CourseError
 from helpers.model.demand import MOST, Demand, Gang, Shape, demands
 from helpers.model.planner.plans import IDLE, MAX, V2, Amounts, RayNode, Running
-from helpers.model.raycluster import HEAD, Cluster, Group
+from helpers.model.planner.source import offered
+from helpers.model.raycluster import HEAD, Cluster
 
 _LOCK = threading.RLock()  # what is changed in Ray while a plan is made is one for the process
 _AT_ONCE = "AUTOSCALER_MAX_CONCURRENT_LAUNCHES"  # a variable of the autoscaler (constants.py)
@@ -69,7 +70,7 @@ def types_of(cluster: Cluster, idle_timeout_s: float | None) -> tuple[Types | No
 
     if not cluster.is_autoscaling:
         configs = {
-            one.name: NodeTypeConfig(one.name, 0, 0, resources=_counted(one), labels=one.labels)
+            one.name: NodeTypeConfig(one.name, 0, 0, resources=offered(one), labels=one.labels)
             for one in cluster.groups
         }
         return Types(configs, 0, None, 0, 0, {}), ""
@@ -103,15 +104,6 @@ def _as_stored(cluster: Cluster) -> dict[str, Any]:
         written |= {"minReplicas": least, "maxReplicas": most, "numOfHosts": group.hosts}
     name = cluster.document["metadata"]["name"]
     return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
-
-
-def _counted(group: Group) -> dict[str, float]:
-    """What Ray counts on a Ray node of this group: what the autoscaler reads, and over it what `ray start` is told."""
-    found: dict[str, Any] = {}
-    for name in ("counted", "offers"):
-        with suppress(ValueError):  # it is not read, or not started so; what the other says is left
-            found |= getattr(group, name)
-    return {name: amount for name, amount in found.items() if isinstance(amount, int | float)}
 
 
 # ---- what is there, what is asked ------------------------------------------------------------------------------------
@@ -187,7 +179,7 @@ def _node(cluster: Cluster, types: Types | None, state: str, group: str, name: s
     offers = dict(types.configs[group].resources) if types else {}
     labels: dict[str, str] = {}
     if state == "running":
-        offers |= _counted(cluster.group(group))
+        offers |= offered(cluster.group(group))
         labels = cluster.group(group).labels | {_NODE_GROUP: group}
     if group == HEAD:
         offers[_ON_HEAD] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from helpers import versions
@@ -15,6 +16,11 @@ _RESIZE = "ray.io/ippr"  # an annotation (ippr_provider.py)
 
 
 def cluster_in(source: str | Mapping[str, Any] | Sequence[NodeGroup]) -> Cluster:
+    """The one cluster in a manifest, or one with these groups and a head that offers no CPU.
+
+    Raises:
+        CourseError: it cannot be read, the API server refuses it, or there is not one cluster in it.
+    """
     groups = source if isinstance(source, Sequence) and not isinstance(source, str) else None
     if groups is not None and all(isinstance(one, NodeGroup) for one in groups):
         return raycluster.cluster_of(document_of(groups, {}))
@@ -64,6 +70,15 @@ def document_of(groups: Sequence[NodeGroup], options: Mapping[str, Any]) -> dict
         "workerGroupSpecs": workers,
     }
     return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "groups"}, "spec": spec}
+
+
+def offered(group: Group) -> dict[str, float]:
+    """What Ray counts on a Ray node of this group: what the autoscaler reads, and over it what `ray start` is told."""
+    found: dict[str, Any] = {}
+    for name in ("counted", "offers"):
+        with suppress(ValueError):  # it is not read, or not started so; what the other says is left
+            found |= getattr(group, name)
+    return {name: amount for name, amount in found.items() if isinstance(amount, int | float)}
 
 
 def remarks(cluster: Cluster) -> list[str]:
