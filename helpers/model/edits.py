@@ -1,8 +1,9 @@
 """Which edits of a cluster's spec KubeRay takes for another cluster, and what it does then.
 
 Sources, KubeRay 1.6.2: `GenerateHashWithoutReplicasAndWorkersToDelete` in util.go, `shouldRecreatePodsForUpgrade` in
-raycluster_controller.go, `shouldPrepareNewCluster` and `isZeroDowntimeUpgradeEnabled` in rayservice_controller.go. The
-hash is over what Go writes of the spec as JSON, so two texts are alike if Go reads the same from both.
+raycluster_controller.go, `shouldUpdateCluster`, `shouldPrepareNewCluster` and `isZeroDowntimeUpgradeEnabled` in
+rayservice_controller.go. The hash is over what Go writes of the spec as JSON, so two texts are alike if Go reads the
+same from both.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def of_rayservice(before: Mapping[str, Any], after: Mapping[str, Any], releases:
     incremental = strategy == "NewClusterWithIncrementalUpgrade" and releases.kuberay >= (1, 7, 0)
     if strategy not in (None, "", "NewCluster") and not incremental:
         return False
+    if bool(old.spec.get("suspend")) != bool(new.spec.get("suspend")):
+        return False  # `shouldUpdateCluster`: the cluster that is there gets all of the new spec
     was, goal = hashed(old), hashed(new)
     if was == goal:
         return False

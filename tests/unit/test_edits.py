@@ -108,6 +108,13 @@ def test_the_strategy_of_a_service(strategy, kuberay, new):
     assert of_service({f"{WORKER}.{BOX}.image": "rayproject/ray:2.60.0"}, strategy, kuberay) == new
 
 
+def test_a_service_is_suspended_in_place():
+    """The cluster that is there gets all of the spec that has it, whatever else is in that."""
+    assert not of_service({"suspend": True})
+    assert not of_service({"suspend": True, f"{WORKER}.{BOX}.image": "rayproject/ray:2.60.0"})
+    assert of_service({"suspend": False, f"{WORKER}.{BOX}.image": "rayproject/ray:2.60.0"})
+
+
 def test_only_the_applications():
     before = document("RayService")
     after = copy.deepcopy(before) | {"spec": before["spec"] | {"serveConfigV2": "applications: [{}]"}}
