@@ -17,6 +17,15 @@ Document = Mapping[str, Any]
 
 # what the API server refuses while the rest of the document can be read
 _SHALLOW = {"unknown-field", "bad-enum", "negative-bound", "bad-name"}
+# what is found because something is not there, which may be what the API server has refused somewhere else
+_OF_A_GAP = {"missing-field", "no-cpu", "cpu-only-in-requests", "memory-only-in-requests", "missing-ray-start-params"}
+_OF_A_GAP |= {"gpu-key-unknown-to-planner", "gpu-without-limit", "quota-needs-limit", "object-store-exceeds-shm"}
+_OF_A_GAP |= {"group-idle-timeout-needs-v2", "redis-env-without-ft", "auth-needs-newer-ray", "k8s-auth-not-possible"}
+_OF_A_GAP |= {"ttl-needs-shutdown", "suspend-needs-shutdown", "autoscaler-variable-without-autoscaling"}
+_OF_A_GAP |= {"autoscaling-not-enabled", "unbounded-max-replicas", "head-runs-tasks", "version-not-written"}
+_OF_A_GAP |= {"bad-deletion-strategy", "bad-upgrade-options", "metadata-needs-ray-version", "dashboard-port-missing"}
+_OF_A_GAP |= {"bad-schedule", "limits-differ-from-requests"}
+_GROUP = re.compile(r".*(headGroupSpec|workerGroupSpecs\[\d+\])(?=\.|$)")
 # fields of KubeRay 1.7 that the pinned schemas do not have, by the end of their path
 _SINCE_1_7 = re.compile(
     r"(workerGroupSpecs\[\d+\]\.priority|autoscalerOptions\.(command|args)|gcsFaultToleranceOptions\.(backend|storage)"
@@ -43,12 +52,42 @@ def lint(document: Document, releases: Releases | None = None, context: Sequence
         return []
     releases = releases or releases_of(document)
     found = faults(document, releases)
-    if not found:
-        found = [*_operator(document, releases), *_misreadings(document, releases, context)]
-    elif {one.rule for one in found} <= _SHALLOW:
-        # what is dropped may be what is missing, so that only what is no error can be told of the rest
-        found += [one for one in _misreadings(document, releases, context) if one.severity != ERROR]
+    is_shallow = {one.rule for one in found} <= _SHALLOW
+    rest = document if is_shallow else _without(document, {one.path for one in found if one.rule == "wrong-type"})
+    if is_shallow or {one.rule for one in faults(rest, releases)} <= _SHALLOW:
+        said = [*_operator(rest, releases), *_misreadings(rest, releases, context)]
+        found += [one for one in said if not any(_is_of_fault(one, fault, is_shallow) for fault in tuple(found))]
     return sorted(dict.fromkeys(found), key=lambda one: SEVERITIES.index(one.severity))
+
+
+def _without(value: Any, paths: set[str], path: str = "") -> Any:
+    """A document without the fields at some paths; the places of a list's items stay what they are."""
+    match value:
+        case Mapping():
+            below = {key: f"{path}.{key}".lstrip(".") for key in value}
+            return {key: _without(value[key], paths, below[key]) for key in value if below[key] not in paths}
+        case list():
+            return [_without(item, paths, f"{path}[{number}]") for number, item in enumerate(value)]
+    return value
+
+
+def _is_of_fault(one: Finding, fault: Finding, is_shallow: bool) -> bool:
+    """Whether a finding only says again what the API server refuses, or is of a gap that may be just that.
+
+    A gap may be of a fault in the same group, or right above it. Where the API server drops a field, or a word is not
+    of its list, a warning is right of what is left; not so where a value is of the wrong type.
+    """
+    if (one.rule, one.path) == (fault.rule, fault.path):
+        return True
+    if one.rule not in _OF_A_GAP or (is_shallow and one.severity != ERROR):
+        return False
+    group = _GROUP.match(one.path)
+    place = group[0] if group else one.path.rpartition(".")[0]
+    above = fault.path.rpartition(".")[0]
+    # a group's timeout is about a field of the autoscaler's options
+    is_of_options = one.rule == "group-idle-timeout-needs-v2" and ".autoscalerOptions" in fault.path
+    is_of_group = group is not None and f"{fault.path}.".startswith(f"{place}.")
+    return is_of_group or is_of_options or f"{place}.".startswith(f"{above}.")
 
 
 def refusals(document: Document, releases: Releases = PINNED) -> list[Finding]:
@@ -59,6 +98,8 @@ def refusals(document: Document, releases: Releases = PINNED) -> list[Finding]:
 def faults(document: Document, releases: Releases = PINNED) -> list[Finding]:
     """What the API server says: `crds.faults`, with what is known of other releases of KubeRay than the pinned one."""
     found = crds.faults(document)
+    if releases.kuberay < (1, 4, 0):
+        found += _without_params(document)
     if releases.kuberay >= (1, 7, 0):
         found = [one for one in found if one.rule != "unknown-field" or not _SINCE_1_7.search(one.path)]
         found = [one for one in found if not one.path.endswith("gcsFaultToleranceOptions.redisAddress")]
@@ -69,6 +110,24 @@ def faults(document: Document, releases: Releases = PINNED) -> list[Finding]:
     return found
 
 
+def _without_params(document: Document) -> list[Finding]:
+    """The groups without rayStartParams, which the CRDs of KubeRay before 1.4 require."""
+    path = raycluster.SPECS[document["kind"]]
+    spec = raycluster.part_of(document, path)
+    if not isinstance(spec, Mapping):
+        return []
+    workers = spec.get("workerGroupSpecs")
+    groups = {f"{path}.headGroupSpec": spec.get("headGroupSpec")}
+    groups |= {
+        f"{path}.workerGroupSpecs[{n}]": one for n, one in enumerate(workers if isinstance(workers, list) else ())
+    }
+    return [
+        Finding("missing-field", f"{where}.rayStartParams", ERROR, "before KubeRay 1.4 it is required")
+        for where, group in groups.items()
+        if isinstance(group, Mapping) and "rayStartParams" not in group
+    ]
+
+
 def releases_of(document: Document) -> Releases:
     """The pinned KubeRay, and the Ray that the document's head image or rayVersion names; the pinned one, if none."""
     spec = raycluster.part_of(document, raycluster.SPECS.get(document.get("kind", ""), "spec"))
@@ -76,7 +135,7 @@ def releases_of(document: Document) -> Releases:
         image = str(spec["headGroupSpec"]["template"]["spec"]["containers"][0]["image"])
     except (KeyError, IndexError, TypeError):
         image = ""
-    named = raycluster.version_in(image)
+    named = raycluster.ray_in(image)
     written = spec.get("rayVersion") if isinstance(spec, Mapping) else None
     if not named and isinstance(written, str) and re.match(r"\s*v?\d+\.\d+", written):
         named = version(written)
@@ -87,7 +146,7 @@ def _operator(document: Document, releases: Releases) -> list[Finding]:
     if not document.get("spec"):
         return [Finding("missing-field", "spec", ERROR, "it is required, though only the operator says so")]
     cluster, job = cluster_of(document), job_of(document)
-    found = rayjob.refusals(job) if job else []
+    found = rayjob.refusals(job, releases) if job else []
     if cluster:
         found += raycluster.refusals(cluster)
         if cluster.has_containers:

@@ -44,6 +44,7 @@ MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb$")
 ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
 DEVICE = re.compile(r"gpu|/mig-", re.IGNORECASE)
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+NAMED_FOR_RAY = re.compile(r"(^|[/_.-])ray(project)?([/_.:-]|$)")  # such as rayproject/ray-ml:…, team/my-ray:…
 RAY_NAME = re.compile(r"ray(-(head|worker|node|container))?")
 SLOW_STORAGE = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
 REQUIRE_SHM = 10**10  # bytes: REQUIRE_SHM_SIZE_THRESHOLD of ray_constants.py
@@ -146,8 +147,9 @@ class Group:
             return 1
         if self.spec.get("suspend"):
             return 0
-        least, most = self.bounds
-        return max(least, min(self.spec.get("replicas") or 0, most)) * self.hosts
+        (least, most), wanted = self.bounds, self.spec.get("replicas") or 0
+        # in the operator's order, which is felt only where the bounds contradict each other
+        return (least if wanted < least else min(wanted, most)) * self.hosts
 
     @property
     def offers_cpu(self) -> bool:
@@ -203,44 +205,48 @@ class Group:
 
     @cached_property
     def counted(self) -> dict[str, int]:
-        """What the autoscaler takes a Pod of this group to have: `_get_ray_resources_from_group_spec`.
+        """What the autoscaler of the pinned Ray takes a Pod of this group to have: `counted_by`."""
+        return self.counted_by(PINNED)
+
+    def counted_by(self, releases: Releases) -> dict[str, int]:
+        """What a Ray's autoscaler takes a Pod of this group to have: `_get_ray_resources_from_group_spec`.
 
         Raises:
             NotCounted: it cannot tell.
         """
-        found = {"CPU": self._counted_cpus(), "GPU": self._counted_gpus(), "memory": self._counted_memory()}
-        return {name: amount for name, amount in found.items() if amount is not None} | self._counted_custom()
+        if releases.autoscaler_needs_params and "rayStartParams" not in self.spec:
+            said = f"the autoscaler of Ray {_dotted(releases.ray)} ends with a KeyError"
+            raise NotCounted(f"{said}: the group {self.name} has no rayStartParams")
+        own = self.resources if releases.autoscaler_reads_group_resources else {}
+        requests = (self.container.get("resources") or {}).get("requests") or {}
+        written = [self.limits, requests if releases.autoscaler_reads_requests else {}]  # in the order of its looks
+        found = {
+            "CPU": self._counted_one("CPU", "num-cpus", "cpu", own, written),
+            "GPU": self._counted_gpus(own, written),
+            "memory": self._counted_one("memory", "memory", "memory", own, written),
+        }
+        if found["CPU"] is None:
+            raise NotCounted(f"the autoscaler finds no CPU in the group {self.name}, and then plans for none at all")
+        return {name: amount for name, amount in found.items() if amount is not None} | self._counted_custom(own)
 
-    def _counted_cpus(self) -> int:
-        if (told := self._told("CPU", "num-cpus")) is not None:
+    def _counted_one(
+        self, resource: str, option: str, key: str, own: Mapping[str, str], written: list[Mapping[str, Any]]
+    ) -> int | None:
+        if (told := self._told(resource, option, own)) is not None:
             return told
-        written = (self.container.get("resources") or {}).get("requests") or {}
-        for part in (self.limits, written):
-            if "cpu" in part:
-                return _counted(part["cpu"])
-        raise NotCounted(f"the autoscaler finds no CPU in the group {self.name}, and then plans for none at all")
-
-    def _counted_memory(self) -> int | None:
-        if (told := self._told("memory", "memory")) is not None:
-            return told
-        there = self.limits.get("memory", self.requests.get("memory"))
+        there = next((part[key] for part in written if key in part), None)
         return None if there is None else _counted(there)
 
-    def _counted_gpus(self) -> int | None:
-        if (told := self._told("GPU", "num-gpus")) is not None:
+    def _counted_gpus(self, own: Mapping[str, str], written: list[Mapping[str, Any]]) -> int | None:
+        if (told := self._told("GPU", "num-gpus", own)) is not None:
             return told
-        found = [_counted(amount) for key, amount in self._written if key.endswith("gpu")]
+        found = [_counted(amount) for part in written for key, amount in part.items() if key.endswith("gpu")]
         return next((count for count in found if count > 0), None)
 
-    @property
-    def _written(self) -> list[tuple[str, Any]]:
-        """Limits and requests, in the order in which the autoscaler looks at them."""
-        return [*self.limits.items(), *((self.container.get("resources") or {}).get("requests") or {}).items()]
-
-    def _told(self, resource: str, option: str) -> int | None:
+    def _told(self, resource: str, option: str, own: Mapping[str, str]) -> int | None:
         """What the group's own resources, or rayStartParams, say; the latter are read by `int`."""
-        if resource in self.resources:
-            return _counted(self.resources[resource])
+        if resource in own:
+            return _counted(own[resource])
         if option not in self.params:
             return None
         try:
@@ -249,10 +255,10 @@ class Group:
             said = f"the autoscaler wants a whole number for {option} of the group {self.name}"
             raise NotCounted(f"{said}, not {self.params[option]!r:.60}") from None
 
-    def _counted_custom(self) -> dict[str, int]:
-        if self.resources:
-            own = {"CPU", "GPU", "TPU", "memory"}
-            return {name: _counted(amount) for name, amount in self.resources.items() if name not in own}
+    def _counted_custom(self, own: Mapping[str, str]) -> dict[str, int]:
+        if own:
+            known = {"CPU", "GPU", "TPU", "memory"}
+            return {name: _counted(amount) for name, amount in own.items() if name not in known}
         if "resources" not in self.params:
             return {}
         try:
@@ -332,11 +338,10 @@ class Cluster:
     def group(self, name: str) -> Group | None:
         return next((one for one in self.groups if one.name == name), None)
 
-    @property
-    def counted(self) -> dict[str, dict[str, int]] | None:
-        """What the autoscaler takes a Pod of each group to have; None if it cannot tell, and plans for none at all."""
+    def counted_by(self, releases: Releases = PINNED) -> dict[str, dict[str, int]] | None:
+        """What a Ray's autoscaler takes a Pod of each group to have; None if it cannot tell, and plans for none."""
         try:
-            return {group.name: group.counted for group in self.groups}
+            return {group.name: group.counted_by(releases) for group in self.groups}
         except NotCounted:
             return None
 
@@ -486,13 +491,13 @@ def refusals(cluster: Cluster) -> list[Finding]:
     `ValidateRayClusterMetadata` and `ValidateRayClusterSpec`, as far as they are about the cluster itself.
     """
     found = list(name_refusals(cluster.document))
-    for group in cluster.groups:
-        if not group.pod.get("containers"):
-            said = "there is no container"
-            found.append(Finding("missing-field", f"{group.path}.template.spec.containers", ERROR, said))
-    if found:
-        return found
-    found = [*_gcs(cluster), *_autoscaler(cluster), *_auth(cluster)]
+    if not cluster.has_containers:
+        said = "there is no container"
+        bare = [group for group in cluster.groups if not group.pod.get("containers")]
+        return found + [
+            Finding("missing-field", f"{group.path}.template.spec.containers", ERROR, said) for group in bare
+        ]
+    found += [*_gcs(cluster), *_autoscaler(cluster), *_auth(cluster)]
     kind = (cluster.spec.get("upgradeStrategy") or {}).get("type")
     if kind is not None and cluster.document["kind"] != "RayCluster":
         said = f"the RayCluster that a {cluster.document['kind']} makes may have none"
@@ -621,7 +626,7 @@ def misreadings(cluster: Cluster, releases: Releases = PINNED) -> list[Finding]:
     """
     found = [*_group_names(cluster), *_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
     for group in cluster.groups:
-        found += [*_first_container(group), *_options(group), *_params(cluster, group, releases)]
+        found += [*_first_container(cluster, group), *_options(group), *_params(cluster, group, releases)]
         found += [*_custom_resources(cluster, group), *_gpus(cluster, group), *_kept(group, releases)]
         found += _object_store(group)
         if cluster.is_autoscaling:
@@ -654,7 +659,7 @@ def _cluster_wide(cluster: Cluster) -> Iterator[Finding]:
 def _group_names(cluster: Cluster) -> Iterator[Finding]:
     """A group's name is the value of a label and a part of its Pods' names: DefaultWorkerPodTemplate, PodName."""
     for group in cluster.workers:
-        pod = f"{cluster.name}-{group.name}".lower()[:50]
+        pod = f"{'x' * len(cluster.name)}-{group.name}".lower()[:50]  # of the cluster's own name others speak
         if len(group.name) > MAX_LABEL or not LABEL_NAME.fullmatch(group.name):
             said = f"{group.name!r:.80} is no value for a label, and each Pod of the group has one with it"
         elif not POD_NAME.fullmatch(f"{pod}-worker-xxxxx"):
@@ -667,7 +672,7 @@ def _group_names(cluster: Cluster) -> Iterator[Finding]:
 def _images(cluster: Cluster) -> Iterator[Finding]:
     named = {f"{group.container_path}.image": group.container.get("image", "") for group in cluster.groups}
     named[f"{cluster.path}.autoscalerOptions.image"] = cluster.options.get("image") or ""
-    found = {path: version_in(image) for path, image in named.items()}
+    found = {path: ray_in(image) for path, image in named.items()}
     known = [one for one in found.values() if one]
     written = _generic_version(cluster.spec.get("rayVersion") or "")
     # what most say is taken for right; the head's, if no more say otherwise
@@ -716,9 +721,13 @@ def _object_store(group: Group) -> Iterator[Finding]:
     yield Finding("object-store-exceeds-shm", path, ERROR if refused else WARNING, said)
 
 
-def _first_container(group: Group) -> Iterator[Finding]:
+def _first_container(cluster: Cluster, group: Group) -> Iterator[Finding]:
+    """Which container is meant for Ray: by its image or name; or it has the image that is Ray's in another group."""
     first, *others = group.pod["containers"]
-    if not _is_of_ray(first) and any(map(_is_of_ray, others)):
+    images = {one.container.get("image") for one in cluster.groups if one is not group} - {None}
+    if _is_of_ray(first) or first.get("image") in images:
+        return
+    if any(_is_of_ray(one) or one.get("image") in images for one in others):
         said = "the first container is Ray's to KubeRay, and here it is another"
         yield Finding("ray-container-not-first", f"{group.path}.template.spec.containers", ERROR, said)
 
@@ -763,7 +772,7 @@ def _custom_resources(cluster: Cluster, group: Group) -> Iterator[Finding]:
         yield Finding("custom-resource-not-integer", path, ERROR, said)
         return
     try:
-        _ = group._counted_custom() if cluster.is_autoscaling else {}
+        _ = group._counted_custom({}) if cluster.is_autoscaling else {}
     except NotCounted as error:
         yield Finding("custom-resource-quoting", path, ERROR, str(error))
 
@@ -774,7 +783,9 @@ def _gpus(cluster: Cluster, group: Group) -> Iterator[Finding]:
     written, path = group.params.get("num-gpus"), f"{group.path}.rayStartParams.num-gpus"
     if written is None:
         unread = [key for key, count in limits.items() if count and not key.endswith("gpu")]
-        known_to_planner = group.resources.get("GPU") or any(key.endswith("gpu") for key in limits)
+        known_to_planner = group.resources.get("GPU") or any(
+            count and key.endswith("gpu") for key, count in limits.items()
+        )
         if cluster.is_autoscaling and unread and not known_to_planner:
             said = f"the autoscaler does not take {unread[0]} for a GPU, and num-gpus is not written"
             yield Finding("gpu-key-unknown-to-planner", f"{group.container_path}.resources.limits", ERROR, said)
@@ -847,6 +858,11 @@ def _without_cpu(group: Group, releases: Releases) -> Iterator[Finding]:
 def is_gpu(key: str) -> bool:
     """Whether KubeRay takes a key of the limits for a GPU: `IsGPUResourceKey` in resources.go."""
     return key.endswith("gpu") or bool(MIG.search(key))
+
+
+def ray_in(image: str) -> tuple[int, int, int] | None:
+    """The version of Ray that an image names; None if it has none, or is not Ray's by name: then the tag is its own."""
+    return version_in(image) if NAMED_FOR_RAY.search(image.partition("@")[0]) else None
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:

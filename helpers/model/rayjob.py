@@ -103,7 +103,7 @@ def job_of(document: Mapping[str, Any]) -> Job | None:
 # ---- what the operator refuses --------------------------------------------------------------------------------------
 
 
-def refusals(job: Job) -> list[Finding]:
+def refusals(job: Job, releases: Releases = PINNED) -> list[Finding]:
     """What the operator refuses the job for, its cluster aside; all errors.
 
     `ValidateRayJobMetadata`, `ValidateRayJobSpec` and `ValidateRayCronJobSpec`. The operator says the first of them.
@@ -111,7 +111,16 @@ def refusals(job: Job) -> list[Finding]:
     found = [] if job.cluster else list(name_refusals(job.document))
     if job.document["kind"] == "RayCronJob":
         found += _schedule(job.document["spec"].get("schedule", ""))
-    return [*found, *_end(job), *_deletion(job), *_selector(job), *_modes(job), *_limits(job), *_runtime_env(job)]
+    return [
+        *found,
+        *_end(job),
+        *_deletion(job),
+        *_selector(job),
+        *_modes(job),
+        *_limits(job),
+        *_runtime_env(job),
+        *_metadata(job, releases),
+    ]
 
 
 def _end(job: Job) -> Iterator[Finding]:
@@ -176,7 +185,7 @@ def _limits(job: Job) -> Iterator[Finding]:
 
 
 def _runtime_env(job: Job) -> Iterator[Finding]:
-    """`UnmarshalRuntimeEnvYAML` in dashboard_httpclient.go, and `BuildJobSubmitCommand` for the job's metadata."""
+    """`UnmarshalRuntimeEnvYAML` in dashboard_httpclient.go."""
     try:
         read = yaml.safe_load(job.spec.get("runtimeEnvYAML") or "")
         wrong = "" if read is None or isinstance(read, dict) else "it is no mapping"
@@ -184,9 +193,15 @@ def _runtime_env(job: Job) -> Iterator[Finding]:
         wrong = f"it is no YAML: {str(getattr(error, 'problem', None) or error).splitlines()[0]:.100}"
     if wrong:
         yield Finding("bad-runtime-env", f"{job.path}.runtimeEnvYAML", ERROR, wrong)
+
+
+def _metadata(job: Job, releases: Releases) -> Iterator[Finding]:
+    """`GetMetadataJson` in job.go; since KubeRay 1.7 it asks for no rayVersion."""
     if job.spec.get("metadata") and job.cluster and job.mode in (K8S_JOB, SIDECAR):
-        match = re.match(r"v?(\d+)\.(\d+)", job.cluster.spec.get("rayVersion") or "")
-        if not match or (int(match[1]), int(match[2])) < (2, 6):
+        written = job.cluster.spec.get("rayVersion") or ""
+        match = re.match(r"v?(\d+)\.(\d+)", written)
+        is_free = not written and releases.kuberay >= (1, 7, 0)
+        if not is_free and (not match or (int(match[1]), int(match[2])) < (2, 6)):
             said = "metadata needs a rayVersion that is written, and is 2.6.0 or newer; nothing is submitted without"
             yield Finding("metadata-needs-ray-version", f"{job.path}.metadata", ERROR, said)
 

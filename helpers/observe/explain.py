@@ -298,7 +298,7 @@ def _view(document: Document, releases: Releases, context: Sequence[Mapping[str,
 
 
 def _group(document: Document, cluster: Cluster, group: Group, releases: Releases, namespace: str) -> GroupView:
-    counts = dict(_counts(cluster, group))
+    counts = dict(_counts(cluster, group, releases))
     return GroupView(
         name=group.name,
         path=group.path,
@@ -309,7 +309,7 @@ def _group(document: Document, cluster: Cluster, group: Group, releases: Release
         start=tuple(raycluster.start_flags(cluster, group, namespace)),
         args=raycluster.container_args(cluster, group, namespace),
         counts=counts,
-        disagreements=tuple(_disagreements(cluster, group, counts)),
+        disagreements=tuple(_disagreements(cluster, group, counts, releases)),
         refused=tuple(pod_refusals(group)),
         probes=_probes(cluster, group),
         is_head=group.is_head,
@@ -346,9 +346,9 @@ def _container(one: Mapping[str, Any], role: str, origin: str) -> Container:
     )
 
 
-def _counts(cluster: Cluster, group: Group) -> Iterator[tuple[str, Counts]]:
+def _counts(cluster: Cluster, group: Group, releases: Releases) -> Iterator[tuple[str, Counts]]:
     try:
-        planned: Mapping[str, float] = group.counted
+        planned: Mapping[str, float] = group.counted_by(releases)
     except NotCounted:
         planned = {}
     for name, option, key in PARTS:
@@ -366,10 +366,10 @@ def _plain(amount: Any) -> float:
     return int(amount) if amount.denominator == 1 else float(amount)
 
 
-def _disagreements(cluster: Cluster, group: Group, counts: Mapping[str, Counts]) -> Iterator[str]:
+def _disagreements(cluster: Cluster, group: Group, counts: Mapping[str, Counts], releases: Releases) -> Iterator[str]:
     if cluster.is_autoscaling:
         try:
-            assert group.counted is not None
+            _ = group.counted_by(releases)
         except NotCounted as error:
             yield f"{error}."
     for name, there in counts.items():

@@ -11,6 +11,7 @@ from helpers.model import (
     edits,
     headloss,
     idle,
+    lint,
     manifest,
     planner,
     raycluster,
@@ -51,7 +52,8 @@ def _resources_seen(given: Given) -> dict[str, Any]:
     cluster = _cluster(given["manifest"])
     name = given["group"]
     group = cluster.group(name) or cluster.head
-    counted = cluster.counted
+    ray = given.get("ray_version")
+    counted = cluster.counted_by(releases.releases(ray) if ray else lint.releases_of(cluster.document))
     planner = counted and {name: counted[group.name].get(name, 0) for name in ("CPU", "GPU", "memory")}
     start = {key: _number(group.start.get(key)) for key in ("num-cpus", "num-gpus", "memory")}
     return {"planner": planner, "planner_error": counted is None, "ray_start": start}

@@ -100,6 +100,8 @@ PARAMS = f"{WORKER}.rayStartParams"
 SHM_BIG = {f"{PARAMS}.object-store-memory": str(12 * 2**30), LIMITS: {"cpu": "4", "memory": "8Gi"}, REQUESTS: {}}
 ENV = f"{HEAD}.{BOX}.env"
 
+SIDE = {"name": "logs", "image": "fluent/fluent-bit:3", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+
 # what is changed in a RayCluster, and what is found then: rule, path in the spec, severity
 BITES: list[tuple[dict, tuple[str, str, str]]] = [
     ({"upscaling": "x"}, ("unknown-field", "upscaling", ERROR)),
@@ -162,6 +164,11 @@ BITES: list[tuple[dict, tuple[str, str, str]]] = [
     ({f"{HEAD}.{BOX}.resources.limits.cpu": "1.5", f"{HEAD}.rayStartParams": {}}, (
         "cpu-rounded-up", f"{HEAD}.{BOX}.resources.limits.cpu", NOTE)),
     ({f"{LIMITS}.gpu.intel.com/i915": "1"}, ("gpu-key-unknown-to-planner", LIMITS, ERROR)),
+    (
+        {f"{LIMITS}.nvidia.com/gpu": "0", f"{LIMITS}.nvidia.com/mig-4g.40gb": "1"},
+        ("gpu-key-unknown-to-planner", LIMITS, ERROR),
+    ),
+    ({f"{WORKER}.{BOX}.image": "ghcr.io/lab/ray/train:2.52.0"}, ("images-differ", f"{WORKER}.{BOX}.image", WARNING)),
     ({f"{LIMITS}.nvidia.com/gpu": "1", f"{PARAMS}.num-gpus": "0"}, ("gpu-hidden", f"{PARAMS}.num-gpus", ERROR)),
     ({f"{LIMITS}.amd.com/gpu": 2, f"{PARAMS}.num-gpus": "3"}, ("gpu-count-above-limit", f"{PARAMS}.num-gpus", WARNING)),
     ({f"{PARAMS}.num-gpus": "1"}, ("gpu-without-limit", f"{PARAMS}.num-gpus", WARNING)),
@@ -208,6 +215,11 @@ BITES: list[tuple[dict, tuple[str, str, str]]] = [
         {f"{HEAD}.{BOX}.image": "envoy:1", f"{HEAD}.{BOX}.name": "proxy", f"{HEAD}.template.spec.containers[1]":
             {"name": "ray-head", "image": "team/train:7"}},
         ("ray-container-not-first", f"{HEAD}.template.spec.containers", ERROR),
+    ),
+    (
+        {f"{HEAD}.{BOX}.image": "team/train:7", f"{WORKER}.{BOX}": SIDE, f"{WORKER}.template.spec.containers[1]":
+            {"name": "main", "image": "team/train:7"}},
+        ("ray-container-not-first", f"{WORKER}.template.spec.containers", ERROR),
     ),
 ]  # fmt: skip
 
@@ -296,6 +308,8 @@ NEAR = [
     ),
     ({f"{HEAD}.rayStartParams": {}, "enableInTreeAutoscaling": False}, "head-runs-tasks"),
     ({f"{WORKER}.{BOX}.image": "registry.example/team/ray:prod"}, "images-differ"),
+    ({f"{WORKER}.{BOX}.image": "registry.example/team/train:1.4.2"}, "images-differ"),
+    ({f"{WORKER}.{BOX}.image": "registry.example/team/array:1.4.2"}, "images-differ"),
     ({f"{WORKER}.{BOX}.image": "rayproject/ray:2.60.0-py311-gpu@sha256:0123"}, "images-differ"),
     ({"workerGroupSpecs[1]": cluster_spec()["workerGroupSpecs"][0] | {"groupName": "x"}}, "duplicate-group-name"),
     ({"autoscalerOptions": ABSENT, "enableInTreeAutoscaling": False}, "version-not-written"),
@@ -306,6 +320,12 @@ NEAR = [
     (
         {f"{WORKER}.{BOX}.image": "team/train:7", f"{WORKER}.template.spec.containers[1]":
             {"name": "log", "image": "fluent/fluent-bit:3"}},
+        "ray-container-not-first",
+    ),
+    (
+        {f"{box}.image": "team/train:7" for box in (f"{HEAD}.{BOX}", f"{WORKER}.{BOX}")} | {
+            f"{HEAD}.template.spec.containers[1]": SIDE, "workerGroupSpecs[1]":
+            cluster_spec()["workerGroupSpecs"][0] | {"groupName": "x", "template": {"spec": {"containers": [SIDE]}}}},
         "ray-container-not-first",
     ),
     ({f"{LIMITS}.nvidia.com/gpu.shared": "1", "enableInTreeAutoscaling": False}, "gpu-key-unknown-to-planner"),
@@ -360,6 +380,72 @@ def test_the_ray_is_read_from_the_image():
     assert [one.severity for one in lint(made)] == [NOTE]
     old = changed(made, {f"spec.{HEAD}.{BOX}.image": "rayproject/ray:2.9.3"})
     assert lint(old)[0].rule == "missing-ray-start-params" and lint(old)[0].severity == ERROR
+    own = changed(made, {f"spec.{HEAD}.{BOX}.image": "team/train:1.4.2"})  # that is no Ray 1.4.2
+    assert [one.severity for one in lint(own)] == [NOTE]
+
+
+def test_metadata_of_a_job_for_a_newer_kuberay():
+    told = ("metadata-needs-ray-version", "spec.metadata", ERROR)
+    without = {"spec.metadata": {"team": "a"}, "rayVersion": ABSENT}
+    assert told in found("RayJob", without) and told not in found("RayJob", without, kuberay="1.7.0")
+
+
+def test_fields_that_older_kuberays_want():
+    gone = {f"{WORKER}.rayStartParams": ABSENT, "autoscalerOptions": ABSENT}
+    missing = ("missing-field", f"{PARAMS}", ERROR)
+    for kind in ("RayCluster", "RayJob", "RayService", "RayCronJob"):
+        assert missing in found(kind, gone, kuberay="1.3.0")
+        assert missing not in found(kind, gone, kuberay="1.4.0")
+
+
+TWO_FAULTS = [
+    ({f"{WORKER}.template.spec.toleration": []}, {f"{WORKER}.minReplicas": 9}, "min-above-max"),
+    ({"autoscalerOptions.upscalingMode": "fast"}, {f"{PARAMS}.resources": '{"a": 1}'}, "custom-resource-quoting"),
+    ({f"{PARAMS}.num-cpus": 4}, {f"{WORKER}.suspend": True},
+     "suspended-group-with-autoscaler"),
+    ({f"{HEAD}.replicas": 1}, {LIMITS: {}, REQUESTS: {}}, "no-cpu"),
+    ({"metadata.name": "d" * 60}, {f"{PARAMS}.labels": "a=b"}, "labels-in-ray-start-params"),
+    ({"metadata.name": "d_emo"}, {f"{WORKER}.suspend": True}, "suspended-group-with-autoscaler"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("refused", "changes", "rule"), TWO_FAULTS)
+def test_two_faults_that_have_nothing_to_do_with_each_other(refused, changes, rule):
+    alone = {one for one in found("RayCluster", refused) if one[2] == ERROR}
+    [other] = {one for one in found("RayCluster", changes) if one[2] == ERROR}
+    assert other[0] == rule and len(alone) == 1
+    assert {one for one in found("RayCluster", refused | changes) if one[2] == ERROR} == alone | {other}
+
+
+# a field that the API server does not know, or whose type is wrong: what is missing then is of the same fault
+ONE_FAULT = [
+    ({RESOURCES: ABSENT, f"{WORKER}.{BOX}.resource": {"limits": {"cpu": "4"}}}, "unknown-field"),
+    ({RESOURCES: {}, f"{WORKER}.resourses": {"CPU": "4"}}, "unknown-field"),
+    ({RESOURCES: {}, f"{PARAMS}.num-cpus": 4}, "wrong-type"),
+    ({f"{LIMITS}.cpu": 2.5, f"{REQUESTS}.cpu": 2.5}, "wrong-type"),
+    ({"autoscalerOptions.version": "V2", f"{WORKER}.idleTimeoutSeconds": 9}, "bad-enum"),
+    ({"rayVersion": 2.6, "authOptions": {"mode": "token"}}, "wrong-type"),
+    ({"enableInTreeAutoscaling": "yes"}, "wrong-type"),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule"), ONE_FAULT)
+def test_one_fault_is_told_once(changes, rule):
+    said = found("RayCluster", changes)
+    assert {one[0] for one in said if one[2] == ERROR} == {rule}
+    assert rule != "wrong-type" or len({one[0] for one in said}) == 1
+
+
+def test_a_fault_in_a_list_of_its_own():
+    """What is left has other places, so nothing is said of it."""
+    said = found("RayCluster", {"workerGroupSpecs[1]": "w2", f"{WORKER}.minReplicas": 9})
+    assert said == [("wrong-type", "workerGroupSpecs[1]", ERROR)]
+
+
+def test_a_field_with_a_typing_error_may_be_the_one_that_is_missing():
+    job = {"spec.ttlSecondsAfterFinish": 5, "spec.ttlSecondsAfterFinished": 5}
+    said = [one[0] for one in found("RayJob", job | {"spec.shutdownAfterJobFinishes": ABSENT}) if one[2] == ERROR]
+    assert said == ["unknown-field"]
 
 
 def test_after_a_fault_only_what_is_no_error_is_said_of_the_rest():

@@ -10,6 +10,7 @@ import yaml
 
 from helpers.errors import CourseError
 from helpers.model import crds, manifest, quantity, raycluster, scheduling
+from helpers.model.releases import releases
 from helpers.model.scheduling import Machine, Taint
 from helpers.state import course_root
 
@@ -230,6 +231,45 @@ def with_resources(resources: dict, more: dict | None = None) -> raycluster.Grou
 )  # fmt: skip
 def test_what_a_group_tells_ray(resources, more, told):
     assert with_resources(resources, more).start == told
+
+
+REQUESTED = {"limits": {"memory": "1Ki"}, "requests": {"cpu": "3", "nvidia.com/gpu": "1"}}
+LIMITED = {"limits": {"cpu": "2", "memory": "1Ki"}}
+OWN = {"rayStartParams": {}, "resources": {"CPU": "5", "disk": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("ray", "resources", "more", "counts"),
+    [
+        # requests: not looked at up to 2.40
+        ("2.40.0", REQUESTED, {"rayStartParams": {}}, None),
+        ("2.40.0", REQUESTED, {"rayStartParams": {"num-cpus": "4"}}, {"CPU": 4, "memory": 1024}),
+        ("2.41.0", REQUESTED, {"rayStartParams": {}}, {"CPU": 3, "GPU": 1, "memory": 1024}),
+        # a group's own resources: not looked at up to 2.49
+        ("2.49.2", LIMITED, OWN, {"CPU": 2, "memory": 1024}),
+        ("2.52.1", LIMITED, OWN, {"CPU": 5, "disk": 2, "memory": 1024}),
+        # no rayStartParams: not before 2.47
+        ("2.42.0", LIMITED, {}, None),
+        ("2.47.1", LIMITED, {}, {"CPU": 2, "memory": 1024}),
+    ],
+)
+def test_what_an_older_autoscaler_counts(ray, resources, more, counts):
+    group, other = with_resources(resources, more), with_resources(LIMITED, {"groupName": "v", "rayStartParams": {}})
+    cluster = raycluster.Cluster({"metadata": {"name": "x"}}, {}, "spec", (other, group))
+    found = cluster.counted_by(releases(ray))
+    assert (found and found["w"]) == counts
+    assert found is None or found["v"] == {"CPU": 2, "memory": 1024}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "pods"),
+    [((None, 0, 4), 0), ((3, 0, 2), 2), ((1, 2, 4), 2), ((1, 4, 2), 4), ((9, 4, 2), 2), ((9, None, None), 9)],
+)
+def test_how_many_pods_the_operator_keeps(bounds, pods):
+    """The last but one contradict each other: below the least comes first, above the most second."""
+    spec = {name: one for name, one in zip(("replicas", "minReplicas", "maxReplicas"), bounds, strict=True) if one}
+    assert raycluster.Group({"groupName": "w", **spec, "maxReplicas": bounds[2]}, "").desired_pods == pods
+    assert raycluster.Group({"groupName": "w", **spec, "numOfHosts": 3}, "").desired_pods % 3 == 0
 
 
 @pytest.mark.parametrize(
