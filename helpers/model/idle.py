@@ -46,11 +46,11 @@ class Serve:
 
     @property
     def actors(self) -> int:
-        """Replicas, and the proxy: on the head, and with EveryNode on those that have a replica too."""
+        """Replicas; the proxy, on the head, and with EveryNode where a replica is too; the controller, on the head."""
         has_proxy = self.proxy_location != "Disabled" and (
             self.head or (self.proxy_location == "EveryNode" and self.replicas_here > 0)
         )
-        return self.replicas_here + has_proxy
+        return self.replicas_here + has_proxy + self.head
 
 
 def kept_by(

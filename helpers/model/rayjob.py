@@ -35,6 +35,7 @@ SUBSTITUTION = "substitution-in-submitter"
 PATTERN = "unquoted-glob"
 QUOTING = "quoting-lost"
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12), ("day of the week", 0, 6))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -461,7 +462,20 @@ def _warnings(
     yield SECOND_COMMAND, bool(others)
     yield SUBSTITUTION, first.expands
     yield PATTERN, first.has_pattern
-    yield QUOTING, not shell.is_plain(text, words)
+    yield QUOTING, not shell.is_plain(text, words) or _hides_assignment(text, words)
+
+
+def _hides_assignment(text: str, words: Sequence[str]) -> bool:
+    """Whether a variable in front of the command is none any more: a shell knows it only where its name has no quotes.
+
+    `X="a b" python train.py` becomes `'X=a b' python train.py`, whose first word is a command.
+    """
+    for word, read in zip(words, shell.commands(text)[0].words, strict=False):
+        if not _ASSIGNMENT.match(word):
+            return False
+        if read[0].quoted or not _ASSIGNMENT.match(read[0].value):
+            return True
+    return False
 
 
 # ---- what happens at its end, and where it runs ----------------------------------------------------------------------

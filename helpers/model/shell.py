@@ -7,12 +7,19 @@ variables and commands, patterns, redirections, and what ends a command.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 TEXT, VARIABLE, COMMAND = "text", "variable", "command"
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_SEQUENCE = re.compile(r"(?P<first>-?\d{1,6}|[A-Za-z])\.\.(?P<last>-?\d{1,6}|[A-Za-z])(?:\.\.(?P<step>-?\d{1,6}))?")
+_MAX_SEQUENCE = 1000  # words
+_SUM = re.compile(r"[\d\s()+*/%-]{1,80}")
+_ANSI = re.compile(r"\\(?:(?P<sign>[abeEfnrtv\\'\"?])|x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3}))")
+_SIGNS = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 _BRACED = re.compile(r"\{(?:(?P<name>[A-Za-z_]\w*)(?P<rest>[^}]*)|[^}]*)\}")
 _REDIRECT = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<<<|<<-?|<>|<&|>|<)")
 _ENDS = ("&&", "||", "|&", ";", "|", "&", "\n")
@@ -27,8 +34,8 @@ class Part:
     """A piece of a word.
 
     Attributes:
-        kind: `TEXT`; `VARIABLE`, whose `value` is its name, with what follows in braces; or `COMMAND`, whose `value`
-            is what runs.
+        kind: `TEXT`; `VARIABLE`, whose `value` is its name, with what follows in braces, or a sum between two pairs
+            of parentheses; or `COMMAND`, whose `value` is what runs.
         quoted: by quotes of either sort or a backslash, so that it is neither split nor taken for a pattern.
     """
 
@@ -188,13 +195,33 @@ def _alternatives(letters: list[Part]) -> list[list[Part]]:
                 commas.append(at)
             if depth == 0:
                 break
-        if depth == 0 and commas:
-            ends = [begin, *commas, at]
-            choices = [letters[first + 1 : last] for first, last in zip(ends, ends[1:], strict=False)]
+        ends = [begin, *commas, at]
+        choices = [letters[first + 1 : last] for first, last in zip(ends, ends[1:], strict=False)]
+        if depth == 0 and not commas:
+            choices = [[Part(TEXT, one, False)] for one in _sequence(letters[begin + 1 : at])]
+        if depth == 0 and choices:
             rest = _alternatives(letters[at + 1 :])
             inner = [one for choice in choices for one in _alternatives(choice)]
             return [[*letters[:begin], *one, *tail] for one in inner for tail in rest]
     return [letters]
+
+
+def _sequence(letters: list[Part]) -> list[str]:
+    """The words of `{1..9}`, `{a..e}` or `{0..8..2}`, from what stands between the braces; none of anything else."""
+    text = "".join(one.value if one.kind == TEXT and not one.quoted else "'" for one in letters)
+    match = _SEQUENCE.fullmatch(text)
+    if not match or match["first"].isalpha() != match["last"].isalpha():
+        return []
+    names = match["first"].isalpha()
+    first, last = (ord(match[end]) if names else int(match[end]) for end in ("first", "last"))
+    step = abs(int(match["step"] or 1)) or 1
+    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    wide = max(len(match[end]) for end in ("first", "last"))
+    # a nought in front makes all of them as long as the longest
+    padded = not names and any(re.match(r"-?0\d", match[end]) for end in ("first", "last"))
+    if len(numbers) > _MAX_SEQUENCE:
+        return []
+    return [chr(one) if names else f"{one:0{wide if padded else 0}d}" for one in numbers]
 
 
 def is_pattern(word: Word) -> bool:
@@ -218,6 +245,8 @@ def _value(part: Part, env: Mapping[str, str], output: Output) -> str:
         return part.value
     if part.kind == COMMAND:
         return output(part.value).rstrip("\n")
+    if part.value.startswith("(("):
+        return _sum(part.value[2:-2])
     name, default = part.value, ""
     for mark in (":-", ":=", "-"):
         if mark in part.value:
@@ -225,6 +254,41 @@ def _value(part: Part, env: Mapping[str, str], output: Output) -> str:
             break
     there = env.get(name)
     return default if there is None or (not there and mark != "-") else there
+
+
+def _sum(text: str) -> str:
+    """What `$((…))` makes of whole numbers; a name in it, or a form that is not looked at here, leaves nothing."""
+    if not _SUM.fullmatch(text) or "**" in text or "//" in text:
+        return ""
+    try:
+        # digits and the signs of sums alone; bash rounds towards nought, which a fraction's integer does too
+        return str(_number(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return ""
+
+
+def _number(node: ast.AST) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _number(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _number(left), _number(right)
+            match op:
+                case ast.Add():
+                    return one + other
+                case ast.Sub():
+                    return one - other
+                case ast.Mult():
+                    return one * other
+                case ast.Div():
+                    return int(Fraction(one, other))
+                case ast.Mod():
+                    return one - other * int(Fraction(one, other))
+    raise ValueError("this is no sum of whole numbers")
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -281,6 +345,11 @@ class _Reader:
                 end = _end_of_double(self.line, self.at + 1)
                 parts += [Part(TEXT, "", True), *_parts(self.line, self.at + 1, end, quoted=True)]
                 self.at = end + 1
+            elif self.line.startswith("$'", self.at):
+                text, self.at = _ansi(self.line, self.at + 2)
+                parts.append(Part(TEXT, text, True))
+            elif self.line.startswith('$"', self.at):
+                self.at += 1  # a text to be translated, which stays what it is
             elif letter == "\\":
                 if not self.line.startswith("\\\n", self.at):
                     parts.append(Part(TEXT, self.line[self.at + 1 : self.at + 2], True))
@@ -318,6 +387,10 @@ def _expansion(text: str, at: int, quoted: bool) -> tuple[Part, int]:
     if text[at] == "`":
         end = _find(text, "`", at + 1)
         return Part(COMMAND, text[at + 1 : end].strip(), quoted), end + 1
+    if text.startswith("$((", at):
+        end = _end_of_command(text, at + 2)
+        if text[end - 1] == ")":
+            return Part(VARIABLE, text[at + 1 : end + 1], quoted), end + 1
     if text.startswith("$(", at):
         end = _end_of_command(text, at + 2)
         return Part(COMMAND, text[at + 2 : end].strip(), quoted), end + 1
@@ -328,6 +401,24 @@ def _expansion(text: str, at: int, quoted: bool) -> tuple[Part, int]:
     if text.startswith("${", at):
         raise ValueError("a ${ has no end")
     return Part(TEXT, "$", quoted), at + 1
+
+
+def _ansi(text: str, at: int) -> tuple[str, int]:
+    """What stands between `$'` and `'`, and where it ends: a backslash makes signs there."""
+    end = at
+    while text[end : end + 1] != "'":
+        if end >= len(text):
+            raise ValueError("a quote has no end")
+        end += 2 if text[end] == "\\" else 1
+
+    def made(match: re.Match) -> str:
+        return (
+            _SIGNS[match["sign"]]
+            if match["sign"]
+            else chr(int(match["hex"] or match["octal"], 16 if match["hex"] else 8))
+        )
+
+    return _ANSI.sub(made, text[at:end]), end + 1
 
 
 def _end_of_double(text: str, at: int) -> int:

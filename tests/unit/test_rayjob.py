@@ -58,6 +58,15 @@ ENTRYPOINTS = [
     ('python a.py --cfg {"a":1,"b":2}', "python a.py --cfg a:1 b:2", [], None),
     ('python a.py --cfg {"a": 1}', "python a.py --cfg '{a:' '1}'", [], None),
     ("X=1 python a.py", "X=1 python a.py", [], None),
+    ("X='a b' python a.py", "'X=a b' python a.py", [], QUOTING),
+    ("X=1 Y='$' python a.py", "X=1 'Y=$' python a.py", [], QUOTING),
+    ("python a.py X='a b'", "python a.py 'X=a b'", [], None),
+    ("python a.py s{1..3} {c..a} {01..10..4} {1..x} {-1..1}",
+     "python a.py s1 s2 s3 c b a 01 05 09 '{1..x}' -1 0 1", [], None),
+    ("python a.py '{1..3}' {1..'3'}", "python a.py '{1..3}' '{1..3}'", [], None),
+    ("python a.py $'one\\ttwo' $'it\\'s' $\"x y\"", "python a.py 'one\ttwo' 'it'\"'\"'s' 'x y'", [], None),
+    ("python a.py --n $((2 * (3 + 4))) $((7 / -2)) $((7 % 4))", "python a.py --n 14 -3 3", [], SUBSTITUTION),
+    ('python a.py "n=$((1+1))"', "python a.py n=2", [], SUBSTITUTION),
 ]  # fmt: skip
 
 
@@ -68,6 +77,12 @@ def test_what_ray_gets_of_an_entrypoint(entrypoint, text, runs, warning):
         assert (made.entrypoint, list(made.runs_in_submitter), made.warning) == (text, runs, warning)
     assert rayjob.submitted(entrypoint, HTTP) == rayjob.Submitted(entrypoint)
     assert rayjob.submitted(entrypoint, INTERACTIVE).entrypoint is None
+
+
+def test_two_parentheses_that_hold_no_sum():
+    made = rayjob.submitted("python a.py $((echo a); echo b)")
+    assert (made.runs_in_submitter, made.warning) == (("(echo a); echo b",), SUBSTITUTION)
+    assert rayjob.submitted("python a.py $((1 + N))").runs_in_submitter == ()
 
 
 @pytest.mark.parametrize("entrypoint", [one[0] for one in ENTRYPOINTS])
