@@ -2,7 +2,8 @@
 
 Sources: Ray 2.60.0, the raylet's idle clock (`ray/_raylet`, seen live with both autoscalers),
 `ray/autoscaler/v2/scheduler.py` (a node goes when it has been idle for longer than the timeout),
-`ray/autoscaler/_private/constants.py` (Pods that wait are not withdrawn), `ray/serve/_private/proxy_state.py`.
+`ray/autoscaler/_private/constants.py` (Pods that wait are not withdrawn), `ray/serve/_private/proxy_state.py`, and
+`default_impl.py` (the controller is tied to the head).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from helpers.model.releases import fits, releases
         ({"objects": [Stored(30_000_000, False)]}, None), ({"objects": [Stored(1000, True)]}, None),
         ({"objects": [Stored(1, True), Stored(10**9, True)]}, OBJECT), ({"serve": Serve("HeadOnly", 1)}, ACTOR),
         ({"serve": Serve("EveryNode", 0)}, None), ({"serve": Serve("HeadOnly", 0)}, None),
-        ({"serve": Serve("Disabled", 0, head=True)}, None), ({"serve": Serve("HeadOnly", 0, head=True)}, ACTOR),
+        ({"serve": Serve("Disabled", 0, head=True)}, ACTOR), ({"serve": Serve("HeadOnly", 0, head=True)}, ACTOR),
     ],
 )  # fmt: skip
 def test_what_keeps_a_node(there, pin):
