@@ -754,6 +754,10 @@ def _params(cluster: Cluster, group: Group, releases: Releases) -> Iterator[Find
 def _custom_resources(cluster: Cluster, group: Group) -> Iterator[Finding]:
     written, path = group.params.get("resources"), f"{group.path}.rayStartParams.resources"
     if group.resources:
+        for name, amount in group.resources.items():
+            if not _is_quantity(amount):
+                said = f"{name} is {amount!r:.60}, which is no number: KubeRay leaves it out, and the autoscaler ends"
+                yield Finding("custom-resource-not-integer", f"{group.path}.resources", ERROR, said)
         for name, amount in custom_resources(_from_group(group.resources).get("resources")).items():
             if not isinstance(amount, int):
                 said = f"{name} is {amount}, and what a Ray node offers is a whole number"
@@ -918,6 +922,14 @@ def _is_label(key: str, value: str) -> bool:
 
 def _is_zero(amount: Any) -> bool:
     return amount is None or not quantity.parse(amount)
+
+
+def _is_quantity(amount: Any) -> bool:
+    try:
+        quantity.parse(amount)
+    except ValueError:
+        return False
+    return True
 
 
 def _counted(amount: Any) -> int:

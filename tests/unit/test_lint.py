@@ -157,6 +157,7 @@ BITES: list[tuple[dict, tuple[str, str, str]]] = [
     ({PARAMS: ABSENT}, ("missing-ray-start-params", WORKER, NOTE)),
     ({f"{PARAMS}.resources": '{"a": 1}'}, ("custom-resource-quoting", f"{PARAMS}.resources", ERROR)),
     ({f"{PARAMS}.resources": "'{\"a\": 1.5}'"}, ("custom-resource-not-integer", f"{PARAMS}.resources", ERROR)),
+    ({f"{WORKER}.resources": {"CPU": "4", "a": "two"}}, ("custom-resource-not-integer", f"{WORKER}.resources", ERROR)),
     ({f"{WORKER}.resources": {"CPU": "4", "a": "500m"}}, ("custom-resource-not-integer", f"{WORKER}.resources", ERROR)),
     ({f"{PARAMS}.memory": "8Gi"}, ("quantity-in-ray-start-params", f"{PARAMS}.memory", ERROR)),
     ({f"{PARAMS}.num-cpus": "500m"}, ("quantity-in-ray-start-params", f"{PARAMS}.num-cpus", ERROR)),
