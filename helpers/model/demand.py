@@ -17,8 +17,8 @@ LIKE = "A demand is written as 8×{GPU:1}, or as {CPU:1, memory:4Gi} for one of 
 _FORM = re.compile(r"\s*(?:(\d{1,18})\s*[×xX*]\s*)?\{([^{}]*)\}\s*")
 _NAME = re.compile(r"[^\s{}'\",]+")
 _VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
-# LABEL_SELECTOR_REGEX in ray/_private/label_utils.py: a, !a, in(a, b), !in(a, b)
-_SELECTOR = re.compile(rf"(?P<no>!?)(?:in\((?P<many>{_VALUE}(?:, ?{_VALUE})*)\)|(?P<one>{_VALUE}))")
+# validate_label_selector_value in ray/_private/label_utils.py: a, !a, in(a, b), !in(a, b), or nothing
+_SELECTOR = re.compile(rf"(?P<no>!?)(?:in\((?P<many>{_VALUE}(?:, ?{_VALUE})*)\)|(?P<one>{_VALUE}))|")
 
 Shape = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
 
@@ -30,8 +30,8 @@ class Demand:
     Attributes:
         resources: amounts by Ray's names, such as {"CPU": 1, "memory": 2**30}; memory in bytes.
         count: how many there are.
-        labels: the label selector, such as {"zone": "west"}; a value is `west`, `!west`, `in(west, east)` or
-            `!in(west, east)`.
+        labels: the label selector, such as {"zone": "west"}; a value is `west`, `!west`, `in(west, east)`,
+            `!in(west, east)`, or empty for a label that has no value.
 
     Raises:
         CourseError: an amount, a count or a selector is none.
@@ -187,9 +187,10 @@ def _constraint(key: str, value: str) -> tuple[str, bool, list[str]]:
     match = _SELECTOR.fullmatch(value) if isinstance(value, str) else None
     if not isinstance(key, str) or not match:
         raise CourseError(
-            f"{key!s:.60}: {value!r:.60} is no label selector.", "Values are `a`, `!a`, `in(a, b)` or `!in(a, b)`."
+            f"{key!s:.60}: {value!r:.60} is no label selector.",
+            "Values are `a`, `!a`, `in(a, b)`, `!in(a, b)` or empty.",
         )
-    values = [one.strip() for one in match["many"].split(",")] if match["many"] else [match["one"]]
+    values = [one.strip() for one in match["many"].split(",")] if match["many"] else [match["one"] or ""]
     return key, not match["no"], values
 
 

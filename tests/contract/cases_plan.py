@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from helpers.errors import CourseError
 from helpers.model.demand import Demand, Gang
 from helpers.model.planner import V1, Plan, Running, plan
 
@@ -13,16 +14,21 @@ Given = Mapping[str, Any]
 
 
 def answer(given: Given) -> dict[str, Any]:
-    """What the planner says to a case, in the words of the form; `launch_v1` beside, which is v1's."""
-    first = _plan(given, given["version"])
+    """What the planner says to a case, in the words of the form."""
+    try:
+        told = _plan(given, given["version"])
+    except CourseError as refused:
+        if not refused.what.startswith("The API server refuses"):
+            raise
+        # it is not stored, so no autoscaler has anything to read, for which the form has one word
+        told = Plan(given["version"], {}, error="config-rejected")
     return {
-        "launch": dict(first.launch),
-        "unmet": [(one.what.shape, one.what.count, one.reason) for one in first.unmet],
-        "unmet_groups": [(one.what.strategy, one.what.count, one.reason) for one in first.unmet_groups],
-        "unmet_request": first.unmet_request,
-        "terminate": dict(first.terminate),
-        "error": first.error,
-        "launch_v1": dict(_plan(given, V1).launch),
+        "launch": dict(told.launch),
+        "unmet": [(one.what.shape, one.what.count, one.reason) for one in told.unmet],
+        "unmet_groups": [(one.what.strategy, one.what.count, one.reason) for one in told.unmet_groups],
+        "unmet_request": told.unmet_request,
+        "terminate": dict(told.terminate),
+        "error": told.error,
     }
 
 
@@ -41,7 +47,11 @@ def wrong(given: Given, expected: Given) -> list[str]:
     }
     if expected.get("same_on_v1"):
         wanted["launch_v1"] = wanted["launch"]
+        answered["launch_v1"] = answer({**given, "version": V1})["launch"]
     told = {**answered, "unmet": _counted(answered["unmet"]), "unmet_groups": _counted(answered["unmet_groups"])}
+    if not any(labels for (_, labels), _ in wanted["unmet"]):
+        # the form's rows of what is unmet name resources alone
+        told["unmet"] = _counted(((shape, ()), count, reason) for (shape, _), count, reason in answered["unmet"])
     return [f"{key}: {told[key]}, not {wanted[key]}" for key in wanted if told[key] != wanted[key]]
 
 

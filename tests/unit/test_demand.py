@@ -100,6 +100,9 @@ def test_equal_ones_come_together():
         ("in(west,east)", {"zone": "east"}, True),
         ("in(west, east)", {"zone": "north"}, False),
         ("!in(west, east)", {"zone": "north"}, True),
+        ("", {"zone": ""}, True),
+        ("", {"zone": "west"}, False),
+        ("", {}, False),
     ],
 )
 def test_labels(selector, labels, allowed):
@@ -118,7 +121,7 @@ def test_labels(selector, labels, allowed):
         (["CPU"], {}),
         ({"CPU": 1}, {"count": -1}),
         ({"CPU": 1}, {"count": 1.0}),
-        ({"CPU": 1}, {"labels": {"zone": ""}}),
+        ({"CPU": 1}, {"labels": {"zone": "!"}}),
         ({"CPU": 1}, {"labels": {"zone": "in()"}}),
         ({"CPU": 1}, {"labels": {"zone": "!!a"}}),
         ({"CPU": 1}, {"labels": {"zone": 3}}),

@@ -34,6 +34,7 @@ from helpers.model.planner.source import cluster_in
 from helpers.model.scaling import manual_scale_down
 from helpers.state import course_root
 from tests.contract.cases_plan import _plan as plan_of_case
+from tests.contract.cases_plan import wrong
 
 CASES = course_root() / "tests" / "cases"
 GIB = 2**30
@@ -426,6 +427,13 @@ def test_a_cluster_inside_of_something(kind, field):
     assert plan(document, "2×{CPU:4}").launch == {"w": 2}
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_name_that_the_api_server_makes_is_no_matter(version):
+    text = cluster(group("w", "cpu: 4")).replace("{name: c}", "{generateName: nightly-}")
+    told = plan(text, "3×{CPU:3}", version=version)
+    assert (told.launch, told.error) == ({"w": 3}, None)
+
+
 def test_what_else_stands_in_the_file_is_no_matter():
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---" + cluster(group("w", "cpu: 4"))
     assert plan(text, "{CPU:1}").launch == {"w": 1}
@@ -459,6 +467,11 @@ def test_the_head_is_a_node_too():
     assert plan(text, "2×{CPU:1}").launch == {}
     assert plan(text, "3×{CPU:1}").launch == {"w": 1}
     assert plan(text, "{'node:__internal_head__': 0.001}").absorbed.keys() == {"headgroup"}
+
+
+def test_a_label_without_a_value_is_asked_for_as_such():
+    groups = group("a", "cpu: 4") + "\n" + group("b", "cpu: 4", "labels: {nvme: ''}")
+    assert plan(cluster(groups), [Demand({"CPU": 3}, 2, {"nvme": ""})]).launch == {"b": 2}
 
 
 def test_a_node_group_label_is_there_once_the_node_is():
@@ -837,3 +850,25 @@ def test_a_case_may_name_labels():
     for key in ("labels", "label_selector", "selector"):
         given = {"manifest": text, "demand": [{"resources": {"CPU": 1}, "count": 1, key: {"zone": "east"}}]}
         assert [one.reason for one in plan_of_case(given, "v2").unmet] == ["label-mismatch"]
+
+
+def test_what_is_unmet_may_be_named_without_its_labels():
+    """The form's rows of it have resources, a count and a reason."""
+    text = cluster(group("w", "cpu: 4", "labels: {zone: west}, maxReplicas: 1"))
+    demand = [{"resources": {"CPU": 4}, "count": 3, "labels": {"zone": "!east"}}]
+    demand += [{"resources": {"CPU": 4}, "count": 2, "labels": {"zone": "north"}}]
+    given = {"version": "v2", "manifest": text, "demand": demand}
+    rows = [{"resources": {"CPU": 4}, "count": 2, "reason": reason} for reason in ("label-mismatch", "max-replicas")]
+    assert wrong(given, {"launch": {"w": 1}, "unmet": rows}) == []
+    named = [rows[0] | {"labels": {"zone": "north"}}, rows[1] | {"labels": {"zone": "!east"}}]
+    assert wrong(given, {"launch": {"w": 1}, "unmet": named}) == []
+    assert wrong(given, {"launch": {"w": 1}, "unmet": named[::-1]}) == []
+    crossed = [rows[0] | {"labels": {"zone": "!east"}}, rows[1] | {"labels": {"zone": "north"}}]
+    assert len(wrong(given, {"launch": {"w": 1}, "unmet": crossed})) == 1
+
+
+def test_of_a_manifest_that_is_refused_there_is_no_plan():
+    given = {"version": "v2", "manifest": GOOD.replace("4Gi", "4GB"), "demand": [{"resources": {"CPU": 1}, "count": 1}]}
+    assert wrong(given, {"launch": {}, "error": "config-rejected"}) == []
+    with pytest.raises(CourseError):
+        wrong(given | {"manifest": GOOD, "pending": {"x": 1}}, {"launch": {}})

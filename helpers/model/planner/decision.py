@@ -102,8 +102,7 @@ def _as_stored(cluster: Cluster) -> dict[str, Any]:
         least, most = group.bounds
         written.pop("priority", None)  # Ray reads it, and this KubeRay has no such field: the API server drops it
         written |= {"minReplicas": least, "maxReplicas": most, "numOfHosts": group.hosts}
-    name = cluster.document["metadata"]["name"]
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+    return {"metadata": {"name": cluster.name, "namespace": "default"}, "spec": spec}
 
 
 # ---- what is there, what is asked ------------------------------------------------------------------------------------
