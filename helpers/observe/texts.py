@@ -17,6 +17,7 @@ import yaml
 from helpers.model import quantity
 
 Bundle = Mapping[str, float]
+Selector = tuple[str, bool, list[str]]
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _USAGE = re.compile(r"([\d.e+-]+)([KMGT]iB|B)?\s*/\s*([\d.e+-]+)\s*([KMGT]iB|B)?\s+(\S+)")
 _COUNT = re.compile(r"(\d+) (\S.*)")
@@ -237,6 +238,19 @@ def refused_requests(text: str) -> list[Bundle]:
     return found
 
 
+def refused_selectors(text: str) -> list[tuple[Bundle, list[Selector]]]:
+    """The shapes of such lines that ask for labels: "{'CPU': 1.0}*3 with label selectors: [k LABEL_OPERATOR_IN [v]]".
+
+    Each selector is a label's name, whether its value has to be one of the values (or none of them), and the values.
+    """
+    found = []
+    for one, told in re.findall(r"(\{[^{}]*\})\*\d+ with label selectors: \[((?:[^\[\]]*\[[^\]]*\])+)\]", text):
+        parts = re.findall(r"([^\s;]+) LABEL_OPERATOR_(NOT_IN|IN) \[([^\]]*)\]", told)
+        selectors = [(key, operator == "IN", values.split(",")) for key, operator, values in parts]
+        found += [(bundle, selectors) for bundle in _bundles(one)]
+    return found
+
+
 # ---- ray memory ----------------------------------------------------------------------------------------------------
 
 KEEPS = ("LOCAL_REFERENCE", "PINNED_IN_MEMORY", "USED_BY_PENDING_TASK", "CAPTURED_IN_OBJECT")
@@ -250,12 +264,14 @@ class RayMemory:
         references: the lines of references that keep an object: those in `KEEPS`, not handles of actors.
         objects: in all object stores; None if that is not said.
         used: the line of the stores' use; empty if it is not there.
+        needed: percent of the stores that first copies take, which something refers to; None if that is not said.
         has_table: whether references were asked for at all (not with --stats-only).
     """
 
     references: list[str] = field(default_factory=list)
     objects: int | None = None
     used: str = ""
+    needed: float | None = None
     has_table: bool = False
 
 
@@ -267,6 +283,8 @@ def ray_memory(text: str) -> RayMemory | None:
             memory.references.append(" ".join(line.split()))
         elif found := re.match(r"\s*Plasma memory usage .*?, (\d+) objects", line):
             memory.objects, memory.used = int(found[1]), line.strip()
+            share = re.search(r"([\d.]+)% needed", line)
+            memory.needed = _number(share[1]) if share else None
     return memory if memory.has_table or memory.used or memory.references else None
 
 

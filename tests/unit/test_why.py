@@ -114,6 +114,19 @@ FOUND: dict[str, list[Snapshot]] = {
         with_events(
             logs={
                 SCALER: (
+                    r'{"kind":"Status","message":"rayclusters.ray.io \"sky\" is forbidden: User'
+                    r' \"system:serviceaccount:ml:own\" cannot patch resource \"rayclusters\"","code":403}'
+                )
+            }
+        ),
+        seen(
+            *HEALTHY,
+            exec={"kubectl auth can-i patch rayclusters -n ml --as=system:serviceaccount:ml:own": "no\n"},
+            ray_status=status(pending=" small, 2 launching", demands=MANY),
+        ),
+        with_events(
+            logs={
+                SCALER: (
                     "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url:"
                     " https://10.0.0.1:443/api/v1/namespaces/ml/pods"
                 )
@@ -378,6 +391,21 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "spot-interruption": [
+        seen(
+            *HEALTHY,
+            node("m-2"),
+            event("Node", "m-2", "SpotInterrupted", "Spot interruption warning was triggered", component="karpenter"),
+            pod("sky-small-worker-ccccc", age=20),
+        ),
+        seen(
+            cluster(),
+            head(),
+            WORKERS[0],
+            pod(OWN[1], node="m-2", metadata={"deletionTimestamp": ago(5)}),
+            node("m-1"),
+            node("m-2")
+            | {"spec": {"taints": [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]}},
+        ),
         with_events(
             event(
                 "Node",
@@ -478,6 +506,17 @@ FOUND: dict[str, list[Snapshot]] = {
     "ray-crash": [
         seen(
             cluster(),
+            head(),
+            WORKERS[0],
+            pod(OWN[1], phase="Failed", ready=False, state=ended(1)),
+            logs={
+                "sky-small-worker-bbbbb/ray-worker": (
+                    "Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user"
+                )
+            },
+        ),
+        seen(
+            cluster(),
             head(ready=False, restarts=3, state=waiting("CrashLoopBackOff"), last=ended(1), policy="Always"),
             *WORKERS,
             logs={
@@ -493,6 +532,12 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "head-not-restarted": [
+        # the operator does not run: its condition is of before
+        seen(
+            cluster(status={"conditions": [{"type": "HeadPodReady", "status": "True"}]}),
+            *WORKERS,
+            event("Pod", "sky-head-abcde", "Killing", "Stopping container ray-head", seconds=1200),
+        ),
         seen(cluster(), head(ready=False, phase="Failed", state=ended(0, "Completed", 900)), *WORKERS),
         seen(
             cluster(
@@ -630,6 +675,34 @@ FOUND: dict[str, list[Snapshot]] = {
             cluster(),
             head(),
             waiting_worker(),
+            exec={
+                "kubectl exec sky-small-worker-aaaaa -c wait-gcs-ready -- ping -c 1 sky-head-svc": (
+                    "ping: sky-head-svc: Name or service not known\ncommand terminated with exit code 2"
+                )
+            },
+        ),
+        seen(
+            cluster(),
+            head(),
+            waiting_worker(),
+            exec={
+                "kubectl exec sky-small-worker-aaaaa -- python3 -c 'socket.gethostbyname(\"sky-head-svc\")'": (
+                    "socket.gaierror: [Errno -3] Temporary failure in name resolution"
+                )
+            },
+            logs={WAIT_LOG: UNANSWERED},
+        ),
+        seen(
+            cluster(),
+            head(),
+            waiting_worker(),
+            thing("Pod", "coredns-7d-x", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+            logs={WAIT_LOG: UNANSWERED},
+        ),
+        seen(
+            cluster(),
+            head(),
+            waiting_worker(),
             policy(policyTypes=["Egress"], egress=[{"ports": [{"port": 6379}]}]),
             logs={WAIT_LOG: UNANSWERED},
         ),
@@ -756,6 +829,8 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "autoscaler-not-enabled": [
+        # switched on when the head was there already: the sidecar comes with a new head only
+        seen(cluster(), head(sidecars={}), *WORKERS, ray_status=status(usage=FULL, demands=MANY)),
         seen(
             cluster(enableInTreeAutoscaling=False),
             head(sidecars={}),
@@ -867,6 +942,18 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "infeasible-demand": [
+        seen(
+            cluster("sky", group(labels={"zone": "north"})),
+            head(),
+            *WORKERS,
+            ray_status=status(idle=" 2 small", active=" 1 headgroup", demands=" {'CPU': 2.0}: 3+ pending tasks/actors"),
+            logs={
+                SCALER: (
+                    "No available node types can fulfill resource requests {'CPU': 2.0}*3 with label selectors: [zone"
+                    " LABEL_OPERATOR_IN [south,east]]. Add suitable node types to this cluster to resolve this issue."
+                )
+            },
+        ),
         with_events(ray_status=status(demands=" {'CPU': 16.0}: 1+ pending tasks/actors", usage=FULL)),
         with_events(
             ray_status=status(demands=" {'CPU': 1.0, 'TPU': 4.0}: 2+ pending tasks/actors (2+ using placement groups)")
@@ -954,6 +1041,25 @@ FOUND: dict[str, list[Snapshot]] = {
         seen(
             cluster("sky", GPU_GROUP),
             head(),
+            pod("sky-big-worker-aaaaa", "big", limits=GPU),
+            exec={
+                "kubectl exec -n ml sky-big-worker-aaaaa -- nvidia-smi": (
+                    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\nexit code 9"
+                )
+            },
+            ray_status=status(active=" 1 headgroup\n 1 big", usage=" 1.0/8.0 CPU\n 1.0/1.0 GPU"),
+        ),
+        # Ray is told of a GPU that the container does not have
+        seen(
+            cluster("sky", group(rayStartParams={"num-gpus": "1"})),
+            head(),
+            *WORKERS,
+            ray_status=status(usage=" 1.0/8.0 CPU\n 1.0/2.0 GPU"),
+            logs={"sky-small-worker-aaaaa/ray-worker": "RuntimeError: No CUDA GPUs are available"},
+        ),
+        seen(
+            cluster("sky", GPU_GROUP),
+            head(),
             pod("sky-big-worker-a", "big", limits=GPU),
             logs={"sky-big-worker-a/ray-worker": "(train pid=9) RuntimeError: Found no NVIDIA driver on your system."},
         ),
@@ -1028,6 +1134,17 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "app-failed": [
+        # handed in to a RayCluster by hand
+        seen(
+            *HEALTHY,
+            logs={
+                "sky-head-abcde/ray-head": (
+                    "ray.exceptions.RayTaskError(KeyError): ray::step() (pid=81)\nKeyError: 'lr'\n---\n"
+                    "Job 'raysubmit_8Ab' failed\n---\n"
+                    "Status message: Job entrypoint command failed with exit code 1"
+                )
+            },
+        ),
         seen(
             rayjob(
                 status={
@@ -1171,6 +1288,12 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "object-store-in-use": [
+        # no table, and no first copy among what is in the store
+        seen(
+            *HEALTHY,
+            ray_status=status(nodes=node_text(OWN[0], usage="50.00MiB/1.00GiB object_store_memory")),
+            ray_memory="Plasma memory usage 50 MiB, 4 objects, 5.0% full, 0.0% needed",
+        ),
         with_events(
             ray_status=status(
                 nodes=node_text(
@@ -1187,6 +1310,11 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "pinned-by-object-refs": [
+        seen(
+            *HEALTHY,
+            ray_status=status(nodes=node_text(OWN[0], usage="50.00MiB/1.00GiB object_store_memory")),
+            ray_memory="Plasma memory usage 50 MiB, 4 objects, 5.0% full, 2.5% needed",
+        ),
         with_events(
             ray_status=status(
                 nodes=node_text(
@@ -1393,6 +1521,43 @@ def test_each_cause_has_its_examples():
 # ---- what is healthy
 
 NO_FAULT = {
+    "autoscaler-that-is-named-in-no-container-but-writes-a-log": seen(
+        cluster(),
+        head(sidecars={}),
+        *WORKERS,
+        ray_status=status(demands=MANY),
+        logs={SCALER: "2026-05-04 11:59:55,000 INFO event_logger.py:80 -- Adding 2 node(s) of type small."},
+    ),
+    "a-head-without-nvidia-smi": seen(
+        *HEALTHY, exec={"kubectl exec sky-head-abcde -- nvidia-smi": "bash: nvidia-smi: command not found"}
+    ),
+    "rights-that-are-there": seen(*HEALTHY, exec={"kubectl auth can-i patch rayclusters": "yes"}),
+    "a-name-that-is-not-the-heads": seen(
+        *HEALTHY, exec={"kubectl exec sky-head-abcde -- curl http://store": "curl: (6) Could not resolve host: store"}
+    ),
+    "labels-that-a-group-has": seen(
+        cluster("sky", group(labels={"zone": "north"})),
+        head(),
+        *WORKERS,
+        ray_status=status(usage=FULL, demands=" {'CPU': 2.0}: 3+ pending tasks/actors"),
+        logs={
+            SCALER: (
+                "No available node types can fulfill resource requests {'CPU': 2.0}*3 with label selectors: [zone"
+                " LABEL_OPERATOR_NOT_IN [south]]. Add suitable node types to this cluster to resolve this issue."
+            )
+        },
+    ),
+    "a-spot-machine-of-others": seen(
+        *HEALTHY,
+        node("m-1"),
+        node("m-2"),
+        event("Node", "m-2", "SpotInterrupted", "Spot interruption warning was triggered", component="karpenter"),
+    ),
+    "a-name-service-of-which-one-pod-is-ready": seen(
+        *HEALTHY,
+        thing("Pod", "coredns-7d-x", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        thing("Pod", "coredns-7d-y", status={"conditions": [{"type": "Ready", "status": "True"}]}),
+    ),
     "all ready": seen(*HEALTHY, ray_status=status(usage=FULL)),
     "busy": seen(
         *HEALTHY,

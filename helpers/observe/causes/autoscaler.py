@@ -83,6 +83,8 @@ def _uncounted(group: Group) -> str:
 
 def autoscaler_not_enabled(scene: Scene) -> Found | str:
     off = [cluster for cluster in scene.clusters if not cluster.is_autoscaling and not cluster.is_suspended]
+    if older := _older_than_setting(scene):
+        return older
     if not off:
         return "enableInTreeAutoscaling is true" if scene.clusters else ""
     wants = bool(scene.status and scene.status.has_demand) or bool(_unplaced_demand(scene))
@@ -106,6 +108,28 @@ def autoscaler_not_enabled(scene: Scene) -> Found | str:
             )
             return Found(said, tuple(evidence), "certain" if wants else LIKELY)
     return "nothing waits for more than there is" if scene.status else ""
+
+
+def _older_than_setting(scene: Scene) -> Found | None:
+    """Autoscaling was switched on after the head was made: the sidecar comes with a new head Pod only (pod.go)."""
+    if (
+        not _demand(scene)
+        or scene.autoscaler_logs
+        or (scene.status and (scene.status.launching or scene.status.pending))
+    ):
+        return None
+    for cluster in scene.clusters:
+        head = scene.head_of(cluster.name)
+        if cluster.is_autoscaling and head and head.ray.is_running and not head.container(AUTOSCALER):
+            said = (
+                f"No autoscaler runs for {cluster.name}: its head Pod {head.name} has none, though"
+                " enableInTreeAutoscaling is true; it was made before that was set."
+            )
+            names = ", ".join(one.name for one in head.containers)
+            shown = Evidence(f"containers of {head.name}: {names}", scene.describe("pod", head.name))
+            fix = f"Delete the head Pod {head.name} when no work is lost by it: the new one has an autoscaler."
+            return Found(said, (shown, *_demand(scene)), fix=fix)
+    return None
 
 
 def _unplaced_demand(scene: Scene) -> tuple[Evidence, ...]:

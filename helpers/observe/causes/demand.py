@@ -58,6 +58,7 @@ def _judged(scene: Scene) -> Iterator[tuple[str, str]]:
     if not any(True for _ in scene.autoscaled):
         return
     status = scene.status
+    yield from _judged_by_labels(scene)
     for bundle, number in status.demands if status else ():
         yield f"{number} x {shape(bundle)}", verdict(scene, bundle)
     for parts, strategy, number in status.gangs if status else ():
@@ -70,6 +71,30 @@ def _judged(scene: Scene) -> Iterator[tuple[str, str]]:
         for bundle in _refused(scene):
             # the autoscaler has said that it cannot; the rest is whether it ever could
             yield shape(bundle), NEVER if verdict(scene, bundle) == NEVER else FULL
+
+
+def _judged_by_labels(scene: Scene) -> Iterator[tuple[str, str]]:
+    """What is refused for the labels that it asks for, which only the autoscaler's log tells (event_logger.py)."""
+    pending = [bundle for bundle, _ in scene.status.demands] if scene.status else None
+    told = [one for log in scene.logs for one in texts.refused_selectors(log.text)]
+    for bundle, selectors in told:
+        # a label of Ray's own (ray.io/…) is not written with a group
+        if not (pending is None or bundle in pending) or any(key.startswith("ray.io/") for key, _, _ in selectors):
+            continue
+        fitting = [
+            (cluster, group)
+            for cluster, group in scene.autoscaled
+            if holds(group, bundle) and all(_has_label(group, *one) for one in selectors)
+        ]
+        asked = ", ".join(
+            f"{key} {'in' if wanted else 'not in'} {'|'.join(values)}" for key, wanted, values in selectors
+        )
+        full = all(is_full(scene, cluster, group) for cluster, group in fitting)
+        yield f"{shape(bundle)} with label {asked}", NEVER if not fitting else FULL if full else FITS
+
+
+def _has_label(group: Group, key: str, wanted: bool, values: list[str]) -> bool:
+    return (group.labels.get(key) in values) is wanted
 
 
 def verdict(scene: Scene, bundle: Mapping[str, float]) -> str:

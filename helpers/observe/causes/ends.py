@@ -32,6 +32,8 @@ SPOT_TEXT = re.compile(
     r"|instance (is being |was )?preempted|preemption notice|DRAIN_NODE_REASON_PREEMPTION",
     re.IGNORECASE,
 )
+# marks of aws-node-termination-handler and of GKE on a Kubernetes node that is being taken back
+SPOT_TAINTS = ("aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination")
 SPOT_LABELS = {
     "karpenter.sh/capacity-type": "spot", "eks.amazonaws.com/capacityType": "SPOT", "cloud.google.com/gke-spot": "true",
     "cloud.google.com/gke-preemptible": "true", "kubernetes.azure.com/scalesetpriority": "spot",
@@ -50,6 +52,7 @@ CRASH = (
     "Fatal Python error",
     "The raylet died",
     "GCS may have been killed",
+    "Raylet is terminated. Termination is unexpected",  # of process_watcher.py
 )
 OF_RAY = CRASH[:2]  # of these nobody but Ray says it, whatever program the log is of
 NOT_REACHED = ("Failed to connect to GCS", "Version mismatch:", "Ray version mismatch")
@@ -267,7 +270,9 @@ def spot_interruption(scene: Scene) -> Found | str:
         for line in log.text.splitlines()
         if SPOT_TEXT.search(line)
     ]
-    dead = [node for node in spot if _is_dead(node) and node["metadata"]["name"] in machines]
+    going = [node for node in scene.snapshot.of_kind("Node") if _is_taken_back(node)]
+    dead = [node for node in (*spot, *going) if _is_dead(node) or node in going]
+    dead = [node for node in dead if node["metadata"]["name"] in machines]
     if not (notices or spot_shut or lines or dead):
         return "nothing says that a cloud took a machine back" if scene.events or scene.pods else ""
     shown = [
@@ -278,7 +283,7 @@ def spot_interruption(scene: Scene) -> Found | str:
     ]
     shown += [
         Evidence(
-            f"Kubernetes node {node['metadata']['name']} is a spot machine, and gone",
+            f"Kubernetes node {node['metadata']['name']} is a spot machine, and {'going' if node in going else 'gone'}",
             scene.describe("node", node["metadata"]["name"]),
         )
         for node in dead
@@ -295,8 +300,20 @@ def _spot_notices(scene: Scene, machines: set[str]) -> list[Event]:
         event
         for event in scene.events
         if event.reason in SPOT_REASONS or SPOT_TEXT.search(event.message)
-        if event.kind != "Node" or not machines or event.name in machines or _is_gone(scene, event.name)
+        if event.kind != "Node"
+        or not machines
+        or event.name in machines
+        or _is_gone(scene, event.name)
+        or _lacks_since(scene, event)
     ]
+
+
+def _lacks_since(scene: Scene, event: Event) -> bool:
+    """Whether a Pod is missing, or was made anew since: one of it may have been on the machine of that event."""
+    if any(later(pod.created, event.last) for pod in scene.pods):
+        return True
+    clusters = [one for one in scene.clusters if not one.is_suspended]
+    return any(len(scene.pods_of(one, group)) < group.desired_pods for one in clusters for group in one.groups)
 
 
 def _is_gone(scene: Scene, node: str) -> bool:
@@ -319,6 +336,11 @@ def _wants_spot(pod: Pod) -> bool:
 def _is_spot(node: dict) -> bool:
     labels = node["metadata"].get("labels") or {}
     return any(labels.get(key) == value for key, value in SPOT_LABELS.items())
+
+
+def _is_taken_back(node: dict) -> bool:
+    taints = {one.get("key") for one in (node.get("spec") or {}).get("taints") or ()}
+    return bool(taints & set(SPOT_TAINTS))
 
 
 def _is_dead(node: dict) -> bool:
@@ -468,9 +490,16 @@ def _without_head(scene: Scene, cluster: RayCluster) -> datetime | None:
     had = (
         scene.events_of("CreatedHeadPod", "DeletedHeadPod", name=cluster.name) or cluster.status.get("state") == "ready"
     )
-    return (
-        time_of(condition.get("lastTransitionTime")) if had and condition.get("reason") == "HeadPodNotFound" else None
-    )
+    if had and condition.get("reason") == "HeadPodNotFound":
+        return time_of(condition.get("lastTransitionTime"))
+    # where the operator does not run, its condition is of before: the Pods are there, and the head's has been ended
+    if not any(pod.cluster == cluster.name for pod in scene.workers):
+        return None
+    ended = [one for one in scene.events_of("Killing", "Evicted", kind="Pod") if scene.is_head_name(one.name)]
+    made = [
+        one for one in scene.events_of("CreatedHeadPod", name=cluster.name) if ended and later(one.last, ended[-1].last)
+    ]
+    return ended[-1].last if ended and not made else None
 
 
 def head_not_ready(scene: Scene) -> Found | str:

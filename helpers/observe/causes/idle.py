@@ -182,16 +182,22 @@ def _has_workers(node: texts.RayNode) -> bool:
 def pinned_by_object_refs(scene: Scene) -> Found | str:
     for _, node in _kept(scene):
         references = scene.memory.references if scene.memory else []
-        if _uses_store(node) and (references or scene.memory is None or not scene.memory.has_table):
+        if _uses_store(node) and (references or not _is_unexplained(scene)):
             said = f"{node.name} is kept by objects in its store that something still refers to."
             shown = [Evidence(one[:200], scene.on_head("ray memory")) for one in references[:2]]
             return Found(said, (_activity(scene, node), *shown), "certain" if references else LIKELY)
     return _not_kept(scene, "no node is kept by its object store alone")
 
 
+def _is_unexplained(scene: Scene) -> bool:
+    """Whether `ray memory` lists no reference; with --stats-only: whether no first copy is needed."""
+    memory = scene.memory
+    return memory is not None and not memory.references and (memory.has_table or memory.needed == 0)
+
+
 def object_store_in_use(scene: Scene) -> Found | str:
     for _, node in _kept(scene):
-        if _uses_store(node) and scene.memory is not None and scene.memory.has_table and not scene.memory.references:
+        if _uses_store(node) and _is_unexplained(scene):
             said = (
                 f"{node.name} is kept by its object store, though no reference is listed: perhaps copies that were"
                 " never dropped; which, is not known."

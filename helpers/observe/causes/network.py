@@ -22,7 +22,8 @@ NO_NAME = (
 NO_WAY = ("timed out", "No route to host", "Network is unreachable", "Operation timed out")
 UNANSWERED = ("Failed to connect to GCS", "waiting for GCS to become available")
 AT_LIMIT = 0.8
-LOOKUPS = re.compile(r"\b(getent (ahosts|hosts)|nslookup|dig|host)\b")
+LOOKUPS = re.compile(r"\b(getent (ahosts|hosts)|nslookup|dig|host|gethostbyname|getaddrinfo)\b")
+NAME_SERVERS = ("kube-dns", "coredns")  # values of the label k8s-app, and beginnings of names, of the name service
 KNOCKS = re.compile(r"/dev/tcp/|\bnc\b|\bncat\b|\btelnet\b|\bcurl\b|\bwget\b|socket\.create_connection|health-check")
 EXIT = re.compile(r"exit code (\d+)|exit status (\d+)")
 BRIDGES = re.compile(r"docker|virbr|br-|cni|lo$|lo:|flannel|veth|cali|tun|kube-bridge")
@@ -64,6 +65,9 @@ def dns_blocked(scene: Scene) -> Found | str:
     policies = _policies(scene, DNS_PORT) if pods else []
     if policies:
         return Found("A NetworkPolicy lets no worker ask for a name.", (*policies[:2], *_unanswered(scene)), LIKELY)
+    down = _name_service_down(scene) if pods else []
+    if down:
+        return Found("The cluster's name service does not run.", (*down[:2], *_unanswered(scene)), LIKELY)
     return "no worker waits for a head that is ready" if not pods else "no policy and no log speaks of names"
 
 
@@ -77,7 +81,8 @@ def network_blocked(scene: Scene) -> Found | str:
     if not pods:
         return "no worker waits for a head that is ready"
     told = _unanswered(scene) or _still_waiting(scene)
-    if not told or _failed_lookups(scene) or _unresolved(scene) or _policies(scene, DNS_PORT):
+    names = (_failed_lookups(scene), _unresolved(scene), _policies(scene, DNS_PORT), _name_service_down(scene))
+    if not told or any(names):
         return "no log says that the head's port is not reached" if scene.logs else ""
     said = (
         f"{pods[0].name} waits for a head that is ready: the way to its port {GCS_PORT} seems cut, or its name unknown."
@@ -131,7 +136,11 @@ def _tried(scene: Scene, kind: re.Pattern) -> Iterator[tuple[str, str]]:
 
 def _failed_lookups(scene: Scene) -> list[Evidence]:
     found = _tried(scene, LOOKUPS)  # `getent` says nothing of a name that it does not find
-    return [_shown(command, said) for command, said in found if not said.strip() or _is_bad(said, NO_NAME)]
+    failed = [_shown(command, said) for command, said in found if not said.strip() or _is_bad(said, NO_NAME)]
+    # whatever was run (ping, curl, …), it may say that it does not find the head's name
+    others = [(command, said) for command, said in scene.snapshot.exec.items() if not LOOKUPS.search(command)]
+    named = [(command, said) for command, said in others if "head-svc" in command + said and _has(said, NO_NAME)]
+    return failed + [_shown(command, said) for command, said in named]
 
 
 def _good_lookups(scene: Scene) -> list[Evidence]:
@@ -150,6 +159,15 @@ def _failed_knocks(scene: Scene) -> list[Evidence]:
 def _is_bad(printed: str, needles: tuple[str, ...]) -> bool:
     code = EXIT.search(printed)
     return _has(printed, needles) or bool(code and int(code[1] or code[2]))
+
+
+def _name_service_down(scene: Scene) -> list[Evidence]:
+    """Pods of the cluster's name service, if some are there and none of them is ready."""
+    every = [Pod(one) for one in scene.snapshot.of_kind("Pod")]
+    servers = [pod for pod in every if pod.labels.get("k8s-app") in NAME_SERVERS or pod.name.startswith(NAME_SERVERS)]
+    if any(pod.is_ready for pod in servers):
+        return []
+    return [Evidence(f"Pod {pod.name} is not ready", scene.describe("pod", pod.name)) for pod in servers]
 
 
 def _has(text: str, needles: tuple[str, ...]) -> bool:

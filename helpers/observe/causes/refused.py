@@ -13,16 +13,17 @@ from helpers.observe.things import PULL_REASONS, Event, Pod
 # what the API server says of a right that lacks (RBAC), not of a quota, which is "forbidden" too; and what Ray's
 # autoscaler prints of it: requests.HTTPError of KubernetesHttpApiClient in autoscaler/_private/kuberay/node_provider.py
 NO_RIGHT = re.compile(
-    r"forbidden: User \"[^\"]*\" cannot|User \"system:[^\"]*\" cannot \w+ resource"
+    r"forbidden: User \\?\"[^\"]*\" cannot|User \\?\"system:[^\"]*\" cannot \w+ resource"
     r"|attempting to grant RBAC permissions not currently held"
     r"|40[13] Client Error: (Forbidden|Unauthorized) for url: \S*/apis?/"
 )
+ASKED_FOR_RIGHT = re.compile(r"auth can-i .*(rayclusters?|pods?)\b")
 PYTHON = re.compile(r"-py(\d)(\d+)\b")
 RECENT_S = 600
 
 
 def rbac_denied(scene: Scene) -> Found | str:
-    found = [*_denied_in_logs(scene), *_denied_in_events(scene)]
+    found = [*_denied_in_logs(scene), *_denied_in_events(scene), *_denied_when_asked(scene)]
     if not found:
         looked = "no event" + (" and no log" if scene.logs else "")
         return f"{looked} speaks of a right that lacks"
@@ -44,6 +45,14 @@ def _denied_in_events(scene: Scene) -> Iterator[Evidence]:
     # an event of long ago that was overcome says nothing of now
     fresh = [event for event in denied if scene.since(event.last) < RECENT_S or not scene.heads]
     yield from of_events(fresh)
+
+
+def _denied_when_asked(scene: Scene) -> Iterator[Evidence]:
+    """What `kubectl auth can-i` answers: "no", at times with a reason behind it."""
+    for command, printed in scene.snapshot.exec.items():
+        answers = [line.split()[0] for line in printed.splitlines() if line.strip()]
+        if ASKED_FOR_RIGHT.search(command) and "no" in answers:
+            yield Evidence(" ".join(printed.split())[:200], command)
 
 
 # ---- quota ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events, of_logs
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs
+from helpers.observe.causes.demand import counted
 from helpers.observe.scene import Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import SUBMITTER, Container, Event, Pod, later, seconds
@@ -27,6 +28,8 @@ UNANSWERED = (
     "NewConnectionError", "status code 50", "timed out", "Name or service not known",
     "Temporary failure in name resolution",
 )  # fmt: skip
+# what `ray job submit` (dashboard/modules/job/cli.py) and the supervisor of a job (job_supervisor.py) say of one
+JOB_FAILED = re.compile(r"^Job '\S+' failed$|Job entrypoint command failed with exit code")
 OF_THE_SHELL = ("syntax error", "unexpected EOF while looking", "command not found")
 
 
@@ -102,6 +105,11 @@ def _no_gpu_lines(scene: Scene) -> Iterator[tuple[Evidence, Pod | None]]:
                 address = next((one for found in ADDRESS.findall(line) for one in found if one), "")
                 own = next((pod for pod in scene.pods if pod.name == log.pod), None)
                 yield Evidence(line.strip()[:300], log.command), by_ip.get(address) or own
+    for command, printed in scene.snapshot.exec.items():
+        pod = next((one for one in scene.pods if one.name in command and _counts_gpu(scene, one)), None)
+        line = next((line.strip() for line in printed.splitlines() if NO_GPU.search(line)), "")
+        if line and pod:
+            yield Evidence(line[:300], command), pod
     message = scene.job_status.get("message") or ""
     if NO_GPU.search(message):
         yield Evidence(f"RayJob: {message.strip()[-300:]}", f"kubectl get rayjob {scene.name} -o yaml"), None
@@ -121,7 +129,7 @@ def driver_off_gpu(scene: Scene) -> Found | str:
         return "nobody says that there is no GPU" if scene.logs else ""
     with_gpu = [pod for pod in scene.workers if pod.has_gpu and pod.ray.is_running]
     used, total = _gpus(scene)
-    off = [(line, pod) for line, pod in lines if (pod is None or not pod.has_gpu) and (with_gpu or total)]
+    off = [(line, pod) for line, pod in lines if (pod is None or not _counts_gpu(scene, pod)) and (with_gpu or total)]
     if not off:
         return "the process that says it is on a Ray node with a GPU, or there is none"
     line, pod = off[0]
@@ -132,6 +140,12 @@ def driver_off_gpu(scene: Scene) -> Found | str:
     )
     shown = [Evidence(f"{used:g} of {total:g} GPU in use", scene.on_head("ray status"))] if total else []
     return Found(said, (line, *shown, *_actors_off(scene)), "certain" if pod else LIKELY)
+
+
+def _counts_gpu(scene: Scene, pod: Pod) -> bool:
+    """Whether a Pod has a GPU, or Ray is told that it has (num-gpus): then work for GPUs is right there."""
+    group = scene.group_of(pod)
+    return pod.has_gpu or bool(group and (counted(group) or {}).get("GPU"))
 
 
 def _actors_off(scene: Scene) -> list[Evidence]:
@@ -371,7 +385,7 @@ def app_failed(scene: Scene) -> Found | str:
     if messages:
         return Found(f"The application failed by itself: {messages[0].text[:200]}", tuple(messages[:3]))
     if scene.job is None and scene.service is None:
-        return ""
+        return _submitted_by_hand(scene)
     if isinstance(head_lost_during_job(scene), Found):
         return "the head was lost, and the job with it"
     status = scene.job_status
@@ -391,6 +405,18 @@ def app_failed(scene: Scene) -> Found | str:
         if scene.job
         else "its applications are not said to have failed"
     )
+
+
+def _submitted_by_hand(scene: Scene) -> Found | str:
+    """Of a job that somebody handed in to a RayCluster: what the logs say of its end."""
+    for log in scene.logs:
+        lines = [line.strip() for line in log.text.splitlines()]
+        if failed := [line for line in lines if JOB_FAILED.search(line)]:
+            said = "A job that was handed in to the cluster failed by itself."
+            errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b.*", line)]
+            shown = [Evidence(line[:300], log.command) for line in (*failed[-1:], *errors[-1:])]
+            return Found(said, tuple(shown), POSSIBLE)
+    return ""
 
 
 def _app_messages(scene: Scene) -> list[Evidence]:
