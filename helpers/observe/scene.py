@@ -16,6 +16,7 @@ from helpers.observe.things import AUTOSCALER, Container, Event, Pod, seconds
 Object = Mapping[str, Any]
 JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 ORIGIN = "ray.io/originated-from-cr-name"  # on a RayCluster that a RayJob or RayService made (constant.go)
+PULL_S = 1200  # in which the image of a Pod is pulled, be it a big one
 SETTLING_S = 180  # for which a Pod may be on its way without anything being wrong
 
 
@@ -356,8 +357,16 @@ class Scene:
                 yield f"Pod {pod.name} has failed: {pod.status.get('reason') or 'a container ended'}"
             elif waiting:
                 yield f"Pod {pod.name}: {waiting[0].name} waits ({waiting[0].waiting['reason']})"
+            elif self._is_pulling(pod):
+                continue
             elif not pod.is_ready and self.age(pod) > SETTLING_S and self._was_unready(pod) > SETTLING_S:
                 yield f"Pod {pod.name} is not ready, after {self.age(pod):.0f} s"
+
+    def _is_pulling(self, pod: Pod) -> bool:
+        """Whether an image of it is being pulled, as the last that the kubelet says; a big one takes minutes."""
+        told = self.events_of("Pulling", "Pulled", "Failed", "BackOff", "Started", kind="Pod", name=pod.name)
+        is_last = bool(told) and told[-1].reason == "Pulling" and self.since(told[-1].last) < PULL_S
+        return pod.phase == "Pending" and is_last
 
     def _was_unready(self, pod: Pod) -> float:
         changed = time_of(pod.condition("Ready").get("lastTransitionTime"))

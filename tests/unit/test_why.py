@@ -511,6 +511,18 @@ FOUND: dict[str, list[Snapshot]] = {
             pod(OWN[1], phase="Failed", ready=False, state=ended(1)),
             logs={
                 "sky-small-worker-bbbbb/ray-worker": (
+                    "[2026-05-04 11:58:28,001 C 88 88] (raylet) worker_pool.cc:640:  Check failed: state\n"
+                    "*** StackTrace Information ***"
+                )
+            },
+        ),
+        seen(
+            cluster(),
+            head(),
+            WORKERS[0],
+            pod(OWN[1], phase="Failed", ready=False, state=ended(1)),
+            logs={
+                "sky-small-worker-bbbbb/ray-worker": (
                     "Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user"
                 )
             },
@@ -829,6 +841,13 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "autoscaler-not-enabled": [
+        # idle, above the minimum, and nobody takes them away
+        seen(
+            cluster("sky", group("small", 2, 0, 8), enableInTreeAutoscaling=False),
+            head(sidecars={}),
+            *WORKERS,
+            ray_status=status(active=" 1 headgroup", idle=" 2 small"),
+        ),
         # switched on when the head was there already: the sidecar comes with a new head only
         seen(cluster(), head(sidecars={}), *WORKERS, ray_status=status(usage=FULL, demands=MANY)),
         seen(
@@ -942,6 +961,13 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "infeasible-demand": [
+        # an autoscaler would not help
+        seen(
+            cluster("sky", group("small", 2, 2, 2), enableInTreeAutoscaling=False),
+            head(sidecars={}),
+            *WORKERS,
+            ray_status=status(usage=FULL, demands=" {'TPU': 4.0}: 1+ pending tasks/actors"),
+        ),
         seen(
             cluster("sky", group(labels={"zone": "north"})),
             head(),
@@ -1097,6 +1123,21 @@ FOUND: dict[str, list[Snapshot]] = {
         with_events(logs={f"{OWN[0]}/ray-worker": "w:1:1 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>"}),
     ],
     "submission-retries-exhausted": [
+        # before the head is ready its Service has no address to give
+        seen(
+            rayjob(
+                status={
+                    "jobDeploymentStatus": "Failed",
+                    "reason": "SubmissionFailed",
+                    "message": "Job submission has failed. Reason: BackoffLimitExceeded.",
+                }
+            ),
+            logs={
+                "fit-x1/ray-job-submitter": (
+                    "NameResolutionError: Failed to resolve 'sky-head-svc' ([Errno -2] Name or service not known)"
+                )
+            },
+        ),
         seen(
             rayjob(
                 status={
@@ -1213,6 +1254,13 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "head-lost-during-job": [
+        # no event is left; the head is younger than the job, and the cluster is not
+        seen(
+            rayjob(status={"jobStatus": "RUNNING", "jobDeploymentStatus": "Running", "startTime": ago(3500)}),
+            of_job(cluster()),
+            head("sky-head-new11", age=900),
+            *WORKERS,
+        ),
         seen(
             rayjob(
                 status={
@@ -1310,6 +1358,10 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "pinned-by-object-refs": [
+        # `ray status` was not asked for
+        seen(
+            *HEALTHY, ray_memory="10.1.0.1 | 31 | Driver | disabled | - | 1 | 52428944.0 B | LOCAL_REFERENCE | 00ff01"
+        ),
         seen(
             *HEALTHY,
             ray_status=status(nodes=node_text(OWN[0], usage="50.00MiB/1.00GiB object_store_memory")),
@@ -1354,6 +1406,12 @@ FOUND: dict[str, list[Snapshot]] = {
         ),
     ],
     "idle-timeout-too-long": [
+        seen(
+            cluster(autoscalerOptions={"version": "v2", "idleTimeoutSeconds": 240}),
+            head(),
+            *WORKERS,
+            ray_status=status(active=" 1 headgroup", idle=" 2 small", nodes=node_text(OWN[0], idle_ms=150_000)),
+        ),
         seen(
             cluster(autoscalerOptions={"version": "v2", "idleTimeoutSeconds": 3600}),
             head(),
@@ -1521,6 +1579,19 @@ def test_each_cause_has_its_examples():
 # ---- what is healthy
 
 NO_FAULT = {
+    "a-big-image-that-is-being-pulled": seen(
+        cluster(),
+        head(),
+        WORKERS[0],
+        pod(OWN[1], age=500, ready=False, init=waiting("PodInitializing"), state=waiting("PodInitializing")),
+        event("Pod", OWN[1], "Pulling", 'Pulling image "corp/ray:gpu"', seconds=480),
+    ),
+    "a-cluster-of-a-fixed-size": seen(
+        cluster("sky", group("small", 2, 2, 2), enableInTreeAutoscaling=False),
+        head(sidecars={}),
+        *WORKERS,
+        ray_status=status(active=" 1 headgroup", idle=" 2 small"),
+    ),
     "autoscaler-that-is-named-in-no-container-but-writes-a-log": seen(
         cluster(),
         head(sidecars={}),

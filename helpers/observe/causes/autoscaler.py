@@ -11,7 +11,7 @@ from statistics import median
 from helpers.model.raycluster import Group, NotCounted
 from helpers.observe import texts
 from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events, of_logs, shape
-from helpers.observe.causes.demand import FITS, demands_shown, has_room_now, holds, is_full, verdict
+from helpers.observe.causes.demand import FITS, demands_shown, has_room_now, holds, is_full, nothing_fits, verdict
 from helpers.observe.scene import Log, RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import AUTOSCALER, seconds
@@ -88,10 +88,18 @@ def autoscaler_not_enabled(scene: Scene) -> Found | str:
     if not off:
         return "enableInTreeAutoscaling is true" if scene.clusters else ""
     wants = bool(scene.status and scene.status.has_demand) or bool(_unplaced_demand(scene))
+    if wants and nothing_fits(scene):
+        return "what waits would fit no group with an autoscaler either"
     for cluster in off:
         empty = [group for group in cluster.groups if not group.desired_pods and group.max_pods]
         spread = [group for group in cluster.groups if group.bounds[0] != group.bounds[1] or not group.desired_pods]
-        if (wants and cluster.groups) or (empty and len(empty) == len(cluster.groups) and spread):
+        # nobody takes away what is idle either
+        idle = [
+            group
+            for group in spread
+            if scene.status and scene.status.idle.get(group.name) and group.desired_pods > group.bounds[0] * group.hosts
+        ]
+        if (wants and cluster.groups) or (empty and len(empty) == len(cluster.groups) and spread) or idle:
             evidence = [
                 Evidence(
                     (
@@ -102,11 +110,18 @@ def autoscaler_not_enabled(scene: Scene) -> Found | str:
                 )
             ]
             evidence += _demand(scene)
+            evidence += [
+                Evidence(
+                    f"idle: {scene.status.idle[group.name]} of {group.name}, minReplicas {group.bounds[0]}",
+                    scene.on_head("ray status"),
+                )
+                for group in idle
+            ]
             said = (
                 f"No autoscaler runs for {cluster.name}: its groups keep the replicas that are written, whatever"
                 " is asked."
             )
-            return Found(said, tuple(evidence), "certain" if wants else LIKELY)
+            return Found(said, tuple(evidence[:3]), "certain" if wants else LIKELY)
     return "nothing waits for more than there is" if scene.status else ""
 
 

@@ -17,9 +17,7 @@ def infeasible_demand(scene: Scene) -> Found | str:
     bad = [shown for shown, verdict in _judged(scene) if verdict == NEVER]
     if not bad:
         return _no_demand(scene, "every shape that is asked for fits a group")
-    groups = "; ".join(
-        f"{group.name}: {shape(told)}" for cluster, group in scene.autoscaled if (told := counted(group))
-    )
+    groups = "; ".join(f"{group.name}: {shape(told)}" for cluster, group in _groups(scene) if (told := counted(group)))
     said = f"{bad[0]} is asked for, and no group has Ray nodes of that shape ({groups})."
     return Found(said, (Evidence(f"pending: {bad[0]}", scene.on_head("ray status")), *_refused_lines(scene)))
 
@@ -54,8 +52,26 @@ def _capped(scene: Scene) -> tuple[Evidence, ...]:
 
 
 def _judged(scene: Scene) -> Iterator[tuple[str, str]]:
-    """Each demand, and whether the autoscaler can give it."""
-    if not any(True for _ in scene.autoscaled):
+    """Each demand, and whether the autoscaler can give it; where none runs, only what it could not give either."""
+    if any(True for _ in scene.autoscaled):
+        yield from _judged_each(scene)
+    else:
+        yield from (one for one in _judged_each(scene) if one[1] == NEVER)
+
+
+def _groups(scene: Scene) -> list[tuple[RayCluster, Group]]:
+    """The groups from which an autoscaler chooses; where none runs, those from which one would."""
+    return list(scene.autoscaled) or [(cluster, group) for cluster in scene.clusters for group in cluster.groups]
+
+
+def nothing_fits(scene: Scene) -> bool:
+    """Whether all that waits is of shapes that no group has."""
+    verdicts = [verdict for _, verdict in _judged_each(scene)]
+    return bool(verdicts) and all(verdict == NEVER for verdict in verdicts)
+
+
+def _judged_each(scene: Scene) -> Iterator[tuple[str, str]]:
+    if not _groups(scene):
         return
     status = scene.status
     yield from _judged_by_labels(scene)
@@ -83,7 +99,7 @@ def _judged_by_labels(scene: Scene) -> Iterator[tuple[str, str]]:
             continue
         fitting = [
             (cluster, group)
-            for cluster, group in scene.autoscaled
+            for cluster, group in _groups(scene)
             if holds(group, bundle) and all(_has_label(group, *one) for one in selectors)
         ]
         asked = ", ".join(
@@ -100,12 +116,12 @@ def _has_label(group: Group, key: str, wanted: bool, values: list[str]) -> bool:
 def verdict(scene: Scene, bundle: Mapping[str, float]) -> str:
     wanted = {name: amount for name, amount in bundle.items() if amount and not name.startswith("node:")}
     # what Ray counts besides what a group says, such as the type of an accelerator, it counts on some Ray node
-    known = {name for cluster, group in scene.autoscaled for name in counted(group) or ()}
+    known = {name for cluster, group in _groups(scene) for name in counted(group) or ()}
     if scene.status:
         wanted = {name: amount for name, amount in wanted.items() if name in known or name not in scene.status.usage}
         if has_room_now(scene.status, wanted):
             return FITS
-    fitting = [(cluster, group) for cluster, group in scene.autoscaled if holds(group, wanted)]
+    fitting = [(cluster, group) for cluster, group in _groups(scene) if holds(group, wanted)]
     if not fitting:
         return FITS if any(holds(cluster.head, wanted) for cluster in scene.clusters) else NEVER
     # what is on its way, or asked for, may still take it
@@ -126,7 +142,7 @@ def _verdict_of_gang(scene: Scene, parts: list[tuple[Mapping[str, float], int]],
     verdicts = {verdict(scene, bundle) for bundle, _ in parts}
     if NEVER in verdicts:
         return NEVER
-    most = sum(group.max_pods for cluster, group in scene.autoscaled) + 1
+    most = sum(group.max_pods for cluster, group in _groups(scene)) + 1
     if strategy == "STRICT_SPREAD" and sum(number for _, number in parts) > most:
         return FULL
     return FULL if FULL in verdicts else FITS

@@ -53,6 +53,7 @@ CRASH = (
     "The raylet died",
     "GCS may have been killed",
     "Raylet is terminated. Termination is unexpected",  # of process_watcher.py
+    "*** StackTrace Information ***",  # of RAY_CHECK and RAY_LOG(FATAL) (ray/util/logging.cc), under the failed check
 )
 OF_RAY = CRASH[:2]  # of these nobody but Ray says it, whatever program the log is of
 NOT_REACHED = ("Failed to connect to GCS", "Version mismatch:", "Ray version mismatch")

@@ -16,7 +16,8 @@ from helpers.observe.snapshot import time_of
 from helpers.observe.things import AUTOSCALER, Pod, seconds
 
 FLOOR_KEPT = (2, 40, 0)  # the first Ray of which the autoscaler v2 keeps minReplicas when it removes idle nodes
-LONG_S = 300.0  # an idle timeout from which on waiting for it is worth a word; the default is 60
+DEFAULT_S = 60.0  # the idle timeout, if none is written
+LONG_S = 300.0  # an idle timeout from which on waiting for it is worth a word, if nobody says how long a node is idle
 BRIDGE = 3  # a gap of so many timeouts can still be bridged by a longer one
 BRIDGE_S = 300.0
 
@@ -186,6 +187,12 @@ def pinned_by_object_refs(scene: Scene) -> Found | str:
             said = f"{node.name} is kept by objects in its store that something still refers to."
             shown = [Evidence(one[:200], scene.on_head("ray memory")) for one in references[:2]]
             return Found(said, (_activity(scene, node), *shown), "certain" if references else LIKELY)
+    listed = scene.memory.references if scene.memory else []
+    if scene.status is None and listed and scene.workers and scene.kind == "RayCluster":
+        said = (
+            f"What is listed may keep workers: {count(len(listed), 'reference')}; nothing says where the objects are."
+        )
+        return Found(said, tuple(Evidence(one[:200], scene.on_head("ray memory")) for one in listed[:2]), POSSIBLE)
     return _not_kept(scene, "no node is kept by its object store alone")
 
 
@@ -293,7 +300,8 @@ def idle_timeout_too_long(scene: Scene) -> Found | str:
         timeout, idle = cluster.idle_timeout_s(group), _known_idle_s(scene, group)
         least = group.bounds[0] * group.hosts
         there = len(scene.pods_of(cluster, group)) or scene.status.joined(group.name)
-        if idlers.get(group.name) and there > least and timeout > LONG_S and (idle is None or idle <= timeout):
+        waits = timeout >= LONG_S if idle is None else DEFAULT_S < idle <= timeout or idle <= timeout > LONG_S
+        if idlers.get(group.name) and there > least and waits:
             known = f" for {idle:.0f} s" if idle is not None else ""
             said = f"Ray nodes of {group.name} are idle{known}, and go after {timeout:.0f} s only."
             return Found(

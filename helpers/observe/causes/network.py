@@ -9,7 +9,8 @@ from typing import Any
 
 from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, of_logs
 from helpers.observe.scene import Scene
-from helpers.observe.things import WAIT, Pod
+from helpers.observe.snapshot import time_of
+from helpers.observe.things import SUBMITTER, WAIT, Pod, later
 
 Object = Mapping[str, Any]
 GCS_PORT, DNS_PORT = 6379, 53
@@ -179,9 +180,18 @@ def _shown(command: str, printed: str) -> Evidence:
 
 
 def _unresolved(scene: Scene) -> tuple[Evidence, ...]:
-    return of_logs(scene, *NO_NAME, containers=(WAIT,)) or tuple(
-        one for one in of_logs(scene, *NO_NAME) if "head-svc" in one.text
-    )
+    if told := of_logs(scene, *NO_NAME, containers=(WAIT,)):
+        return told
+    logs = [log for log in scene.logs if log.container != SUBMITTER or _came_after_head(scene, log.pod)]
+    lines = [(log, line) for log in logs for line in log.lines(*NO_NAME) if "head-svc" in line]
+    return tuple(Evidence(line[:300], log.command) for log, line in lines[:3])
+
+
+def _came_after_head(scene: Scene, submitter: str) -> bool:
+    """Whether the head was ready before a submitter's Pod was made: before that its Service has no address to give."""
+    made = next((pod.created for pod in scene.submitters if pod.name == submitter), None)
+    ready = [time_of(head.condition("Ready").get("lastTransitionTime")) for head in scene.heads if head.is_ready]
+    return any(later(made, at) for at in ready)
 
 
 def _unanswered(scene: Scene) -> tuple[Evidence, ...]:

@@ -256,12 +256,19 @@ def head_lost_during_job(scene: Scene) -> Found | str:
     said_so = any(one in message for one in ("Ray head pod not found", "Ray job not found in RayCluster"))
     # the submitter followed the job's log to its end, and the new head knows no such job
     forgotten = reason == "JobDeploymentStatusTransitionGracePeriodExceeded" and "submitter finished" in message
-    lost = _lost_heads(scene) if status.get("jobStatus") or forgotten else []
-    if is_over_it or not (said_so or forgotten or lost) or reason in DEADLINES:
+    has_run = bool(status.get("jobStatus")) or forgotten
+    lost = _lost_heads(scene) if has_run else []
+    newer = _newer_head(scene) if has_run else None
+    if is_over_it or not (said_so or forgotten or lost or newer) or reason in DEADLINES:
         return "the head was not replaced while the job ran"
     state = f"{status.get('jobDeploymentStatus')}, {reason or 'no reason'}: {message}".strip(": ")
     said = "The head was replaced while the job ran, and what it knew of the job went with it."
-    evidence = (*of_events(lost, 3), *_how_it_went(scene), _rayjob(scene, state))
+    seen = (
+        [Evidence(f"Pod {newer.name} is of {newer.created:%H:%M:%S}", scene.describe("pod", newer.name))]
+        if newer
+        else []
+    )
+    evidence = (*of_events(lost, 3), *seen, *_how_it_went(scene), _rayjob(scene, state))
     return Found(said, evidence, "certain" if said_so or lost else LIKELY)
 
 
@@ -278,11 +285,18 @@ def _lost_heads(scene: Scene) -> list[Event]:
         gone = [event for event in mine if event.reason == "DeletedHeadPod" and not later(begun, event.last)]
         if gone or len({event.message for event in made}) > 1:
             return mine
-    head = scene.heads[-1] if scene.heads else None
-    is_new = head is not None and begun is not None and scene.job_status.get("jobStatus") in ("RUNNING", "FAILED")
-    if is_new and seconds(begun, head.created) > JOIN_S and head.created <= ended and _has_run(scene, head):
-        return scene.events_of("CreatedHeadPod")
     return []
+
+
+def _newer_head(scene: Scene) -> Pod | None:
+    """The head that is there, if it was made long after the job began, and its cluster was there before."""
+    begun = time_of(scene.job_status.get("startTime"))
+    ended = time_of(scene.job_status.get("endTime")) or scene.now
+    head = scene.heads[-1] if scene.heads else None
+    if not head or not begun or not head.created or scene.job_status.get("jobStatus") not in ("RUNNING", "FAILED"):
+        return None
+    is_new = seconds(begun, head.created) > JOIN_S and head.created <= ended and _has_run(scene, head)
+    return head if is_new else None
 
 
 def _has_run(scene: Scene, head: Pod) -> bool:
