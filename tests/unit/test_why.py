@@ -1067,6 +1067,37 @@ FOUND: dict[str, list[Snapshot]] = {
         seen(
             cluster("sky", GPU_GROUP),
             head(),
+            pod(
+                "sky-big-worker-a",
+                "big",
+                limits=GPU,
+                ready=False,
+                phase="Failed",
+                status={
+                    "reason": "UnexpectedAdmissionError",
+                    "message": (
+                        "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested:"
+                        " 1, Available: 0, which is unexpected"
+                    ),
+                },
+            ),
+        ),
+        # the address says that it is on the worker with the GPU
+        seen(
+            rayjob(
+                status={
+                    "jobStatus": "FAILED",
+                    "reason": "AppFailed",
+                    "message": "exit code 1\n(fit pid=8, ip=10.1.0.9) RuntimeError: No CUDA GPUs are available",
+                }
+            ),
+            of_job(cluster("sky", GPU_GROUP)),
+            head(),
+            pod("sky-big-worker-a", "big", limits=GPU),
+        ),
+        seen(
+            cluster("sky", GPU_GROUP),
+            head(),
             pod("sky-big-worker-aaaaa", "big", limits=GPU),
             exec={
                 "kubectl exec -n ml sky-big-worker-aaaaa -- nvidia-smi": (

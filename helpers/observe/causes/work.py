@@ -16,13 +16,15 @@ JOIN_S = 120  # in which a Ray node joins, once its container runs
 NO_GPU = re.compile(
     r"has no GPU available|No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device"
     r"|NVIDIA-SMI has failed|CUDA driver version is insufficient|Failed to initialize NVML"
-    r"|nvidia-smi: command not found|libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled"
+    r"|nvidia-smi: command not found|libcuda\.so\.1: cannot open|NVIDIA driver on your system is too old"
+    r"|Torch not compiled with CUDA enabled"
     r"|requires (at least )?(one |a )?GPU|no (visible )?GPUs? (is|are|was|were)? ?(found|available|detected|visible)",
     re.IGNORECASE,
 )
 GPU_LABEL = re.compile(r"gpu\.present|gpu\.count|gke-accelerator$|/accelerator$|k8s\.amazonaws\.com/accelerator")
 ADDRESS = re.compile(r"\bip=(\d+\.\d+\.\d+\.\d+)|'node:(\d+\.\d+\.\d+\.\d+)'")
-UNHEALTHY_DEVICE = "no healthy devices present"
+# of the kubelet's device manager (pkg/kubelet/cm/devicemanager/manager.go), in the message of a Pod that it refuses
+NO_DEVICE = re.compile(r"no healthy devices present|requested number of devices unavailable for \S*(gpu|/mig-)")
 UNANSWERED = (
     "Connection refused", "Max retries exceeded", "Failed to connect to Ray", "ConnectionError", "No available agent",
     "NewConnectionError", "status code 50", "timed out", "Name or service not known",
@@ -102,20 +104,25 @@ def _no_gpu_lines(scene: Scene) -> Iterator[tuple[Evidence, Pod | None]]:
     for log in scene.logs:
         for line in log.text.splitlines():
             if NO_GPU.search(line):
-                address = next((one for found in ADDRESS.findall(line) for one in found if one), "")
                 own = next((pod for pod in scene.pods if pod.name == log.pod), None)
-                yield Evidence(line.strip()[:300], log.command), by_ip.get(address) or own
+                yield Evidence(line.strip()[:300], log.command), by_ip.get(_address(line)) or own
     for command, printed in scene.snapshot.exec.items():
         pod = next((one for one in scene.pods if one.name in command and _counts_gpu(scene, one)), None)
         line = next((line.strip() for line in printed.splitlines() if NO_GPU.search(line)), "")
         if line and pod:
             yield Evidence(line[:300], command), pod
     message = scene.job_status.get("message") or ""
-    if NO_GPU.search(message):
-        yield Evidence(f"RayJob: {message.strip()[-300:]}", f"kubectl get rayjob {scene.name} -o yaml"), None
+    if lines := [line for line in message.splitlines() if NO_GPU.search(line)]:
+        shown = Evidence(f"RayJob: {message.strip()[-300:]}", f"kubectl get rayjob {scene.name} -o yaml")
+        yield shown, by_ip.get(_address(lines[0]))
     for told in _app_messages(scene):
         if NO_GPU.search(told.text):
             yield told, None
+
+
+def _address(line: str) -> str:
+    """The address of the Ray node that a line is of, as Ray puts it before what a worker prints; empty if it is not."""
+    return next((one for found in ADDRESS.findall(line) for one in found if one), "")
 
 
 def _gpus(scene: Scene) -> tuple[float, float]:
@@ -157,7 +164,7 @@ def _actors_off(scene: Scene) -> list[Evidence]:
 
 
 def gpu_missing(scene: Scene) -> Found | str:
-    sick = [pod for pod in scene.pods if UNHEALTHY_DEVICE in (pod.status.get("message") or "")]
+    sick = [pod for pod in scene.pods if NO_DEVICE.search(pod.status.get("message") or "")]
     if sick:
         shown = Evidence(
             f"Pod {sick[0].name}: {sick[0].status['message'].strip()}", scene.describe("pod", sick[0].name)
