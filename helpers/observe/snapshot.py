@@ -63,14 +63,25 @@ class Snapshot:
     def roots(self) -> list[Object]:
         """What somebody applied: RayServices, RayJobs and RayClusters that no other of them made."""
         there = {(kind, one["metadata"]["name"]) for kind in ROOTS for one in self.of_kind(kind)}
+        made = {name for one in (*self.of_kind("RayJob"), *self.of_kind("RayService")) for name in _made_by(one)}
         return [
             one
             for kind in ROOTS
             for one in self.of_kind(kind)
+            if not (kind == "RayCluster" and one["metadata"]["name"] in made)
             if not any(
                 (ref.get("kind"), ref.get("name")) in there for ref in one["metadata"].get("ownerReferences") or ()
             )
         ]
+
+
+def _made_by(thing: Object) -> list[str]:
+    """The RayClusters that a RayJob or RayService names as its own; not one that it has chosen (clusterSelector)."""
+    status = thing.get("status") or {}
+    if thing["spec"].get("clusterSelector"):
+        return []
+    parts = (status, *(status.get(part) or {} for part in ("activeServiceStatus", "pendingServiceStatus")))
+    return [part["rayClusterName"] for part in parts if part.get("rayClusterName")]
 
 
 def time_of(text: Any) -> datetime | None:

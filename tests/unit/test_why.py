@@ -1897,6 +1897,16 @@ def test_without_a_target_the_faults_of_all_are_named():
     assert why(given).further[0].said.startswith("Of raycluster/b: ")
 
 
+def test_a_cluster_that_a_job_names_is_no_target_of_its_own_though_nothing_says_who_owns_it():
+    bare = cluster("sky", group("small", 2, 0, 8), enableInTreeAutoscaling=False)
+    failed = {"jobStatus": "FAILED", "jobDeploymentStatus": "Failed", "reason": "AppFailed", "message": "exit code 1"}
+    given = (bare, head(sidecars={}), *WORKERS)
+    idle = {"ray_status": status(active=" 1 headgroup", idle=" 2 small")}
+    assert why(seen(rayjob(status=failed), *given, **idle)).cause == "app-failed"
+    chosen = rayjob(status=failed, clusterSelector={"ray.io/cluster": "sky"})
+    assert [one["kind"] for one in seen(chosen, *given).roots()] == ["RayJob", "RayCluster"]
+
+
 def test_a_pod_is_a_target_too():
     given = snapshot(*HEALTHY, unplaced("sky-small-worker-zzzzz", age=900))
     assert why(given, "pod/sky-small-worker-zzzzz").cause == "no-node-autoscaler"

@@ -93,11 +93,15 @@ def autoscaler_not_enabled(scene: Scene) -> Found | str:
     for cluster in off:
         empty = [group for group in cluster.groups if not group.desired_pods and group.max_pods]
         spread = [group for group in cluster.groups if group.bounds[0] != group.bounds[1] or not group.desired_pods]
-        # nobody takes away what is idle either
+        # nobody takes away what is idle either; that is a question only where nothing else is wrong
+        is_well = scene.kind == "RayCluster" and not scene.troubles
         idle = [
             group
             for group in spread
-            if scene.status and scene.status.idle.get(group.name) and group.desired_pods > group.bounds[0] * group.hosts
+            if is_well
+            and scene.status
+            and scene.status.idle.get(group.name)
+            and group.desired_pods > group.bounds[0] * group.hosts
         ]
         if (wants and cluster.groups) or (empty and len(empty) == len(cluster.groups) and spread) or idle:
             evidence = [

@@ -11,7 +11,7 @@ from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count
 from helpers.observe.causes.work import runs_apart
 from helpers.observe.scene import ON_ITS_WAY, SETTLING_S, RayCluster, Scene
 from helpers.observe.snapshot import time_of
-from helpers.observe.things import WAIT, Container, Event, Pod, later, seconds
+from helpers.observe.things import WAIT, Container, Event, Pod, later, seconds, soon_after
 
 RECENT_S = 900
 # an eviction by a node autoscaler: the Cluster Autoscaler's (core/scaledown/actuation), Karpenter's (Evicted, and its
@@ -310,8 +310,8 @@ def _spot_notices(scene: Scene, machines: set[str]) -> list[Event]:
 
 
 def _lacks_since(scene: Scene, event: Event) -> bool:
-    """Whether a Pod is missing, or was made anew since: one of it may have been on the machine of that event."""
-    if any(later(pod.created, event.last) for pod in scene.pods):
+    """Whether a Pod is missing, or was made anew soon after: one of it may have been on the machine of that event."""
+    if any(soon_after(pod.created, event.last, RECENT_S) for pod in scene.pods):
         return True
     clusters = [one for one in scene.clusters if not one.is_suspended]
     return any(len(scene.pods_of(one, group)) < group.desired_pods for one in clusters for group in one.groups)
