@@ -1907,6 +1907,12 @@ def test_a_cluster_that_a_job_names_is_no_target_of_its_own_though_nothing_says_
     assert [one["kind"] for one in seen(chosen, *given).roots()] == ["RayJob", "RayCluster"]
 
 
+def test_a_sidecar_that_crashes_is_no_ray_node_that_does_not_join():
+    worker = pod(OWN[0], sidecars={"shipper": waiting("CrashLoopBackOff")})
+    worker["status"]["conditions"][1]["status"] = "False"
+    assert why(seen(cluster(), head(), worker)).cause == "unknown"
+
+
 def test_a_pod_is_a_target_too():
     given = snapshot(*HEALTHY, unplaced("sky-small-worker-zzzzz", age=900))
     assert why(given, "pod/sky-small-worker-zzzzz").cause == "no-node-autoscaler"

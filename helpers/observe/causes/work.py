@@ -78,8 +78,8 @@ def runs_apart(scene: Scene, pod: Pod) -> bool:
     status = scene.status
     if pod.is_ready:  # without a probe a Pod is ready at once
         return status is not None and waited and any(name == pod.name for name, _, _ in status.pending)
-    if status is None:
-        return waited and not _head_is_down(scene, pod)
+    if status is None:  # where Ray's own container is ready, another of the Pod is not
+        return waited and not pod.ray.status.get("ready") and not _head_is_down(scene, pod)
     if any(node.name in (pod.name, pod.ip) for node in status.nodes):
         return False
     here = [
