@@ -308,6 +308,12 @@ class Cluster:
         return self.spec.get("enableInTreeAutoscaling") is True
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether the operator keeps no Pod of it: it says so itself, or the RayJob that makes it does."""
+        around = part_of(self.document, self.path.rpartition(".")[0])
+        return any((one or {}).get("suspend") is True for one in (self.spec, around))
+
+    @property
     def options(self) -> Mapping[str, Any]:
         return self.spec.get("autoscalerOptions") or {}
 
@@ -627,7 +633,7 @@ def misreadings(cluster: Cluster, releases: Releases = PINNED) -> list[Finding]:
     found = [*_group_names(cluster), *_cluster_wide(cluster), *_sidecar(cluster), *_images(cluster)]
     for group in cluster.groups:
         found += [*_first_container(cluster, group), *_options(group), *_params(cluster, group, releases)]
-        found += [*_custom_resources(cluster, group), *_gpus(cluster, group), *_kept(group, releases)]
+        found += [*_custom_resources(cluster, group), *_gpus(cluster, group), *_kept(cluster, group, releases)]
         found += _object_store(group)
         if cluster.is_autoscaling:
             found += _autoscaled(cluster, group, releases)
@@ -804,22 +810,28 @@ def _gpus(cluster: Cluster, group: Group) -> Iterator[Finding]:
             yield Finding("gpu-count-above-limit", path, WARNING, said)
 
 
-def _kept(group: Group, releases: Releases) -> Iterator[Finding]:
+def _kept(cluster: Cluster, group: Group, releases: Releases) -> Iterator[Finding]:
     path = f"{group.container_path}.resources"
-    above = [
-        name
-        for name in ("cpu", "memory")
+    above = {
+        name: option
+        for name, option in (("cpu", "num-cpus"), ("memory", "memory"))
         if name in group.limits and quantity.parse(group.limits[name]) > quantity.parse(group.requests[name])
-    ]
+    }
     if above:
-        said = f"the limit of {' and '.join(above)} is above the request: Ray counts what Kubernetes does not keep"
+        counted = [name for name in above if _origin(group, above[name]) == f"{path}.limits.{name}"]
+        if counted == [*above]:
+            said = "Ray counts what Kubernetes does not keep"
+        else:  # rayStartParams, or the group's own resources, say what Ray counts
+            said = "Kubernetes does not keep the difference" + "".join(f", and Ray counts the {one}" for one in counted)
+        said = f"the limit of {' and '.join(above)} is above the request: {said}"
         yield Finding("limits-differ-from-requests", path, WARNING, said)
     if (
         "memory" not in group.start
         and not _is_zero(group.requests.get("memory"))
         and releases.autoscaler_reads_requests
     ):
-        said = "memory stands only in the requests: the autoscaler counts it, and `ray start` is not told"
+        who = "the autoscaler counts it" if cluster.is_autoscaling else "Kubernetes keeps it"
+        said = f"memory stands only in the requests: {who}, and `ray start` is not told"
         yield Finding("memory-only-in-requests", path, WARNING, said)
     cpu = group.limits.get("cpu")
     if cpu is not None and quantity.parse(cpu).denominator != 1 and _origin_of_cpus(group) == "limits":

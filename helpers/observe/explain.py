@@ -303,7 +303,7 @@ def _group(document: Document, cluster: Cluster, group: Group, releases: Release
         name=group.name,
         path=group.path,
         line=document.line_of(group.path),
-        pods=group.desired_pods,
+        pods=0 if cluster.is_suspended else group.desired_pods,
         bounds=group.bounds if cluster.is_autoscaling and not group.is_head else None,
         containers=tuple(_containers(cluster, group)),
         start=tuple(raycluster.start_flags(cluster, group, namespace)),
@@ -326,16 +326,16 @@ def _containers(cluster: Cluster, group: Group) -> Iterator[Container]:
         yield _container(own | {"resources": {"limits": WAIT_GCS_READY}}, "init", BY_KUBERAY)
     for number, one in enumerate(pod["containers"]):
         yield _container(one, "sidecar" if number else "Ray", f"{path}.containers[{number}]")
+    job = job_of(cluster.document)
+    if group.is_head and job and job.mode == SIDECAR:  # the RayJob puts it into the cluster's own spec
+        own = {"name": "ray-job-submitter", "image": image, "resources": SUBMITTER}
+        yield _container(own, "sidecar", BY_KUBERAY)
     if group.is_head and cluster.is_autoscaling:
         options = cluster.options
         sized = options.get("resources")
         own = {"name": "autoscaler", "image": options.get("image") or image}
         origin = f"{cluster.path}.autoscalerOptions" if sized is not None or options.get("image") else BY_KUBERAY
         yield _container(own | {"resources": {"limits": AUTOSCALER} if sized is None else sized}, "autoscaler", origin)
-    job = job_of(cluster.document)
-    if group.is_head and job and job.mode == SIDECAR:
-        own = {"name": "ray-job-submitter", "image": image, "resources": SUBMITTER}
-        yield _container(own, "sidecar", BY_KUBERAY)
 
 
 def _container(one: Mapping[str, Any], role: str, origin: str) -> Container:

@@ -155,6 +155,27 @@ def test_who_counts_what_where_they_do_not_agree():
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("RayCluster", {"suspend": True}),
+        ("RayJob", {"suspend": True}),
+        ("RayJob", {"rayClusterSpec": cluster_spec() | {"suspend": True}}),
+        ("RayService", {"rayClusterConfig": cluster_spec() | {"suspend": True}}),
+    ],
+)
+def test_of_a_suspended_cluster_there_are_no_pods(kind, changes):
+    assert [one.pods for one in explain(made(kind)).documents[0].groups] == [1, 0]
+    groups = explain(made(kind, **changes)).documents[0].groups
+    assert [one.pods for one in groups] == [0, 0] and groups[1].bounds == (0, 4)
+
+
+def test_the_submitter_in_the_heads_pod():
+    [view] = explain(made("RayJob", submissionMode="SidecarMode")).documents
+    assert [one.name for one in view.groups[0].containers] == ["ray", "ray-job-submitter", "autoscaler"]
+    assert view.groups[0].containers[1].requests["memory"] == "200Mi"
+
+
 def test_pods_that_the_api_server_will_refuse():
     spec = cluster_spec()
     box = spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]

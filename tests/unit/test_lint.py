@@ -341,6 +341,34 @@ def test_where_a_rule_must_not_bite(changes, rule):
 # ---- what depends on the release
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({f"{REQUESTS}.cpu": "2"}, "the limit of cpu is above the request: Ray counts what Kubernetes does not keep"),
+        (
+            {f"{REQUESTS}.cpu": "2", f"{PARAMS}.num-cpus": "2"},
+            "the limit of cpu is above the request: Kubernetes does not keep the difference",
+        ),
+        (
+            {f"{REQUESTS}.cpu": "2", f"{REQUESTS}.memory": "8Gi", f"{PARAMS}.num-cpus": "2"},
+            "the limit of cpu and memory is above the request: Kubernetes does not keep the difference, and Ray counts"
+            " the memory",
+        ),
+        (
+            {f"{LIMITS}.memory": ABSENT},
+            "memory stands only in the requests: the autoscaler counts it, and `ray start` is not told",
+        ),
+        (
+            {f"{LIMITS}.memory": ABSENT, "enableInTreeAutoscaling": ABSENT},
+            "memory stands only in the requests: Kubernetes keeps it, and `ray start` is not told",
+        ),
+    ],
+)
+def test_who_counts_what_is_said_as_it_is(changes, said):
+    made = changed(document("RayCluster"), {f"spec.{path}": value for path, value in changes.items()})
+    assert said in [one.message for one in lint(made)]
+
+
 def test_ray_that_looks_only_at_limits():
     only = {f"{LIMITS}.cpu": ABSENT}
     assert ("cpu-only-in-requests", RESOURCES, ERROR) in found("RayCluster", only, ray="2.40.0")
