@@ -13,7 +13,7 @@ import yaml
 
 from helpers import versions
 from helpers.cluster.embedded import controlplane, tools
-from helpers.cluster.embedded.tools import golang, table
+from tests import kuberay_module
 from tests.live.embedded import Cluster
 from tests.soak.kills import inside
 
@@ -94,19 +94,9 @@ def read_outcomes(test: str, output: str) -> list[Outcome]:
 
 def build(package: str, directory: Path) -> Suite:
     """Compile a package of KubeRay's tests where its sources lie; the first takes minutes, the others seconds."""
-    go = golang.find()
-    family, _ = table.find("ray-operator")
     temporary = directory / "temporary"
-    temporary.mkdir(parents=True, exist_ok=True)
-
-    def run(*words: str, cwd: Path) -> str:
-        command = [str(go.command), *words]
-        done = subprocess.run(command, cwd=cwd, env=go.environment(temporary), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout.strip()
-
-    # of the version, and with the checksum, that the operator was built from
-    module = Path(run("list", "-m", "-f", "{{.Dir}}", family.module, cwd=family.folder))
+    module = kuberay_module.sources(temporary)
     binary = directory / f"{package}.test"
-    run("test", "-c", "-vet=off", "-o", str(binary), f"./test/{package}", cwd=module)
+    words = ("test", "-c", "-vet=off", "-o", str(binary), f"./test/{package}")
+    kuberay_module.go(*words, cwd=module, temporary=temporary)
     return Suite(package, binary, module / "test" / package)
