@@ -15,16 +15,20 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from helpers import versions
+from helpers.errors import CourseError
+from helpers.model import quantity
 from helpers.model.findings import ERROR, Finding
+from helpers.model.manifest import GROUP, Document, is_of_ray
 
 FILE = Path(__file__).with_name("crds.json")
 VERSION = "v1"
+WANTED = "Give a file with a RayCluster, RayJob, RayService or RayCronJob of ray.io/v1."
 _KEPT = ("type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
 _KEPT += ("required", "default", "nullable", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
 _KEPT += ("x-kubernetes-list-map-keys",)
@@ -36,6 +40,9 @@ _ONE_OF = re.compile(r"self in \[('[^']*'(?:, '[^']*')*)\]")
 _METADATA = {"name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "uid"}
 _METADATA |= {"resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "managedFields", "selfLink"}
 _METADATA |= {"deletionGracePeriodSeconds"}
+_METADATA_TYPES = {"namespace": str, "generateName": str, "uid": str, "resourceVersion": str, "generation": int}
+_METADATA_TYPES |= {"finalizers": list, "ownerReferences": list, "managedFields": list}
+_WORDS = {str: "a string", int: "a whole number", list: "a list"}
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 Schema = Mapping[str, Any]
@@ -44,6 +51,47 @@ Schema = Mapping[str, Any]
 def kinds() -> frozenset[str]:
     """The kinds that KubeRay defines, such as "RayCluster"."""
     return frozenset(_dense()["kinds"])
+
+
+def known(documents: Sequence[Document]) -> tuple[list[Document], list[str]]:
+    """The documents of KubeRay that can be checked, and why each other one of its group cannot, a sentence each.
+
+    Raises:
+        CourseError: there is none that can, with the line.
+    """
+    ours = [one for one in documents if is_of_ray(one.data)]
+    checked = [one for one in ours if not _why_not(one)]
+    left = [said for one in ours if (said := _why_not(one))]
+    if checked:
+        return checked, left
+    if left:
+        raise CourseError(f"Nothing could be checked: {left[0]}", WANTED)
+    if not documents:
+        raise CourseError("Nothing could be checked: there is no document in it.", WANTED)
+    begun = ", ".join(f"line {one.line} begins {_named(one.data)}" for one in documents[:3])
+    raise CourseError(f"Nothing here is of KubeRay: {begun}.", WANTED)
+
+
+def _named(data: Mapping[str, Any]) -> str:
+    kind, api = data.get("kind"), data.get("apiVersion")
+    if not isinstance(kind, str):
+        return "something without a kind"
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    # of a kind of KubeRay's it is the group that is wrong
+    return f"{article} {kind:.60}" + ("" if kind not in kinds() else f" with the apiVersion {api!r:.60}")
+
+
+def _why_not(document: Document) -> str:
+    kind, api = document.data.get("kind"), document.data.get("apiVersion")
+    if api == f"{GROUP}/v1alpha1":
+        where = document.line_of("apiVersion")
+        return f"line {where} has {api}, which is out of use; write {GROUP}/{VERSION}, and look at it again."
+    if api != f"{GROUP}/{VERSION}":
+        return f"line {document.line_of('apiVersion')} has {api!r:.60}, and KubeRay has {GROUP}/{VERSION}."
+    if not isinstance(kind, str) or kind not in kinds():
+        there = ", ".join(sorted(kinds()))
+        return f"line {document.line_of('kind')} has the kind {kind!r:.60}, and KubeRay has {there}."
+    return ""
 
 
 def faults(document: Mapping[str, Any]) -> list[Finding]:
@@ -80,8 +128,11 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
     if not isinstance(metadata, Mapping):
         return  # the schema has said so
     for name in metadata:
+        wanted = _METADATA_TYPES.get(name)
         if name not in _METADATA:
             yield Finding("unknown-field", f"metadata.{name}", ERROR, "there is no such field")
+        elif wanted and not isinstance(metadata[name], wanted | None):
+            yield _wrong_type(f"metadata.{name}", _WORDS[wanted], metadata[name])
     for field in ("labels", "annotations"):
         words = metadata.get(field) or {}
         if not isinstance(words, Mapping):
@@ -170,9 +221,11 @@ def _check_keys(entries: list, schema: Schema, path: str) -> Iterator[Finding]:
 
 
 def _check_int_or_string(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    if not is_whole and not isinstance(value, str):
         yield _wrong_type(path, "a whole number or a string", value)
-    elif not re.search(schema.get("pattern", ""), str(value)):
+    elif not re.search(schema.get("pattern", ""), str(value)) or ("pattern" in schema and not quantity.is_one(value)):
+        # what the pattern allows and no quantity is, such as 1e400, no Pod could have
         yield Finding("wrong-type", path, ERROR, f"{value!r:.60} is no quantity, such as 2, 500m or 16Gi")
 
 
@@ -203,7 +256,7 @@ def _said(value: Any) -> str:
             return f"the string {value!r:.60}"
         case bool():
             return str(value).lower()
-    return f"the number {value}"
+    return f"the number {value!s:.40}"
 
 
 def _join(path: str, name: str) -> str:

@@ -37,6 +37,15 @@ def parse(quantity: str | int) -> Fraction:
     return Fraction(number) * (_SUFFIXES[suffix] if suffix else 1)
 
 
+def is_one(quantity: str | int) -> bool:
+    """Whether `parse` takes it."""
+    try:
+        parse(quantity)
+    except ValueError:
+        return False
+    return True
+
+
 def whole(quantity: str | int) -> int:
     """A quantity as a whole number, rounded up, as `Quantity.Value()` does it in Go.
 

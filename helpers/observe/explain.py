@@ -7,7 +7,6 @@ Pure: a text goes in, and what the API server, the operator, Ray and its autosca
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +24,13 @@ from helpers.model.raycluster import Cluster, Flag, Group, NotCounted
 from helpers.model.rayjob import SIDECAR, job_of
 from helpers.model.releases import Releases, version
 from helpers.model.scheduling import AUTOSCALER, WAIT_GCS_READY, pod_refusals
+from helpers.reading import is_yaml, read_file
 from helpers.text import as_html, columns, html_table
 
 SIGNS = {ERROR: "✘", WARNING: "!", NOTE: "·"}
 BY_KUBERAY = "KubeRay"
 PARTS = (("CPU", "num-cpus", "cpu"), ("GPU", "num-gpus", ""), ("memory", "memory", "memory"))
 SUBMITTER = {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "200Mi"}}
-CONTEXT = "Give a file with a RayCluster, RayJob, RayService or RayCronJob of ray.io/v1."
 
 
 @dataclass(frozen=True)
@@ -199,16 +198,13 @@ def explain(text: str, ray_version: str = "", kuberay_version: str = "") -> Expl
     given = version(ray_version) if ray_version else None
     operator = version(kuberay_version or versions.KUBERAY)
     documents = manifest.read(text)
-    checked = [one for one in documents if manifest.is_of_ray(one.data) and not _why_not(one)]
-    left = [(one, _why_not(one)) for one in documents if manifest.is_of_ray(one.data) and _why_not(one)]
-    if not checked:
-        raise _nothing(documents, left)
+    checked, left = crds.known(documents)
     context = [one.data for one in documents if not manifest.is_of_ray(one.data)]
     views = []
     for one in checked:
         releases = Releases(given or releases_of(one.data).ray, operator)
         views.append(_view(one, releases, context))
-    said = [f"– Not checked: {sentence}" for _, sentence in left]
+    said = [f"– Not checked: {sentence}" for sentence in left]
     said += [
         f"– If what line {one.line} begins is a patch, build the manifest first, as with `kubectl kustomize`."
         for one, view in zip(checked, views, strict=True)
@@ -233,47 +229,9 @@ def text_of(source: str | Path | Mapping[str, Any]) -> str:
     """
     if isinstance(source, Mapping):
         return yaml.safe_dump(dict(source), sort_keys=False)
-    if isinstance(source, str) and ("\n" in source or ": " in source):
+    if isinstance(source, str) and is_yaml(source):
         return source
-    try:
-        data = sys.stdin.buffer.read() if str(source) == "-" else Path(source).read_bytes()
-    except OSError as error:
-        said = f"The manifest {source} cannot be read: {error.strerror or error}."
-        raise CourseError(said, f"Paths are relative to {Path.cwd()}.") from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise CourseError(f"{source} is no text in UTF-8: line {line} has other bytes.", manifest.AGAIN) from None
-
-
-def _nothing(documents: Sequence[Document], left: Sequence[tuple[Document, str]]) -> CourseError:
-    if left:
-        return CourseError(f"Nothing could be checked: {left[0][1]}", CONTEXT)
-    if not documents:
-        return CourseError("Nothing could be checked: there is no document in it.", CONTEXT)
-    kinds = [f"line {one.line} begins {_named(one.data.get('kind'))}" for one in documents[:3]]
-    return CourseError(f"Nothing here is of KubeRay: {', '.join(kinds)}.", CONTEXT)
-
-
-def _named(kind: Any) -> str:
-    return f"a {kind}"[:60] if isinstance(kind, str) else "something without a kind"
-
-
-def _why_not(document: Document) -> str:
-    """Why a document of KubeRay's group cannot be checked; empty if it can."""
-    kind, api = document.data.get("kind"), document.data.get("apiVersion")
-    if api == "ray.io/v1alpha1":
-        where = document.line_of("apiVersion")
-        return f"line {where} has ray.io/v1alpha1, which is out of use; write ray.io/v1, and look at it again."
-    if api != f"{manifest.GROUP}/{crds.VERSION}":
-        return (
-            f"line {document.line_of('apiVersion')} has {api!r:.60}, and KubeRay has {manifest.GROUP}/{crds.VERSION}."
-        )
-    if not isinstance(kind, str) or kind not in crds.kinds():
-        known = ", ".join(sorted(crds.kinds()))
-        return f"line {document.line_of('kind')} has the kind {kind!r:.60}, and KubeRay has {known}."
-    return ""
+    return read_file(source, f"The manifest {source}")
 
 
 def _view(document: Document, releases: Releases, context: Sequence[Mapping[str, Any]]) -> DocumentView:

@@ -5,18 +5,18 @@ It comes from a dump that somebody saved, or from a running cluster (`helpers.ob
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
 from helpers.model import manifest
+from helpers.reading import read_file
 
 Object = Mapping[str, Any]
-MAX_TEXT = 30_000_000  # characters
 ROOTS = ("RayService", "RayJob", "RayCluster")
 RAY_KINDS = (*ROOTS, "RayCronJob")
 TEXTS = ("ray_status", "ray_memory", "ray_list_actors", "top")
@@ -99,14 +99,7 @@ def from_file(path: Path) -> Snapshot:
     Raises:
         CourseError: it is not there, is no text, or holds no dump.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise CourseError(f"{path} is no text: line {line} has bytes that are none.", SAVE) from None
-    except OSError as error:
-        raise CourseError(f"{path} cannot be read: {error.strerror}.", "Name a file that is there.") from None
-    return from_text(text)
+    return from_text(read_file(path, f"The dump {path}"))
 
 
 def from_text(text: str) -> Snapshot:
@@ -147,17 +140,10 @@ def from_mapping(given: Mapping[str, Any]) -> Snapshot:
 
 
 def _documents(text: str) -> list[Any]:
-    if text.lstrip().startswith("{") and len(text) <= MAX_TEXT:
-        try:
-            return [json.loads(text)]
-        except ValueError:
-            pass  # YAML has such braces too, and says better what is wrong
-        except RecursionError:
-            raise CourseError("The dump is nested too deeply to be read here.", SAVE) from None
     if not text.strip():
         raise CourseError("The dump is empty.", SAVE)
     try:
-        return manifest.long_documents(text, MAX_TEXT)
+        return manifest.long_documents(text)
     except CourseError as error:
         last = text.count("\n") + 1
         raise CourseError(f"{error.what.rstrip('.')} (the dump has {last} lines; was it cut?).", SAVE) from None
@@ -165,8 +151,8 @@ def _documents(text: str) -> list[Any]:
 
 def _objects(documents: list[Any], text: str) -> tuple[Object, ...]:
     found: list[Object] = []
-    for document in documents:
-        found += _of_document(document, text)
+    for number, document in enumerate(documents):
+        found += _of_document(document, number, text)
     if not found:
         raise CourseError("The dump holds no object.", SAVE)
     if not any(one["kind"] in RAY_KINDS for one in found):
@@ -180,39 +166,52 @@ def _objects(documents: list[Any], text: str) -> tuple[Object, ...]:
     return tuple(found)
 
 
-def _of_document(document: Any, text: str) -> list[Object]:
+def _of_document(document: Any, number: int, text: str) -> list[Object]:
     if not isinstance(document, dict):
-        raise CourseError("The dump is no List, which begins with apiVersion.", SAVE)
+        raise CourseError(f"The dump is no List, which begins with apiVersion{_in_line(text, number)}.", SAVE)
     items, kind = document.get("items"), document.get("kind")
     if "items" not in document:
-        if not kind or not isinstance(document.get("metadata"), dict):
-            raise CourseError(f"The dump has no items, and is no object: its keys are {_keys(document)}.", SAVE)
-        return [_object(document, kind, "The document", text)]
-    if not isinstance(kind, str):  # kubectl prints `kind: List` after the items
+        return [_object(document, "", lambda: f"The document{_in_line(text, number)}", text)]
+    if kind is None:  # kubectl prints `kind: List` after the items
         raise CourseError(f"The dump ends before its end, in line {_lines(text)}: no `kind: List` follows.", SAVE)
-    if not kind.endswith("List") or not isinstance(items, list):
-        raise CourseError(f"The dump is a {kind!r:.40} with items, and no List.", SAVE)
+    if not isinstance(kind, str) or not kind.endswith("List"):
+        raise CourseError(f"The dump is a {kind!r:.40} with items, and no List{_in_line(text, number, 'kind')}.", SAVE)
+    if not isinstance(items, list):
+        raise CourseError(f"The items of the dump are no list{_in_line(text, number, 'items')}.", SAVE)
     own = kind.removesuffix("List")
-    return [_object(one, own, f"Item {number} of the dump", text) for number, one in enumerate(items, 1)]
+
+    def which(count: int) -> str:
+        return f"Item {count + 1} of the dump{_in_line(text, number, 'items', count)}"
+
+    return [_object(one, own, partial(which, count), text) for count, one in enumerate(items)]
 
 
-def _object(thing: Any, kind: str, which: str, text: str) -> Object:
-    cut = f" (the dump has {_lines(text)} lines; was it cut?)"
+def _in_line(text: str, number: int, *trail: str | int) -> str:
+    """Where a part of the dump stands, in brackets; empty, if it did not come as a text."""
+    line = manifest.line_of(text, number, trail) if text else None
+    return f" (line {line})" if line else ""
+
+
+def _object(thing: Any, kind: str, which: Callable[[], str], text: str) -> Object:
+    """An object of a dump; `which` says which it is, where it is none."""
+
+    def error(what: str) -> CourseError:
+        return CourseError(f"{which()}{what} (the dump has {_lines(text)} lines; was it cut?).", SAVE)
+
     if not isinstance(thing, dict) or not isinstance(thing.get("metadata"), dict):
-        raise CourseError(f"{which} is no object with metadata{cut}.", SAVE)
-    kind = thing.get("kind") or kind  # a PodList does not say it of each
-    if not kind or not thing["metadata"].get("name"):
-        raise CourseError(f"{which} has no {'name' if kind else 'kind'}{cut}.", SAVE)
+        keys = f": its keys are {_keys(thing)}" if isinstance(thing, dict) else ""
+        raise error(f" is no object with metadata{keys}")
+    kind, name = thing.get("kind") or kind, thing["metadata"].get("name")  # a PodList does not say it of each
+    for word, value in (("kind", kind), ("name", name)):
+        if not isinstance(value, str) or not value:
+            raise error(f" has no {word}")
     for part in ("spec", "status"):
         if not isinstance(thing.get(part) or {}, dict):
-            raise CourseError(
-                f"{which}, {kind}/{thing['metadata']['name']}, has a {part} that is no mapping{cut}.", SAVE
-            )
+            raise error(f", {kind}/{name}, has a {part} that is no mapping")
     if odd := next(_odd(thing, ""), ""):
-        what = f"{which}, {kind}/{thing['metadata']['name']}, is not as an API server has it: {odd}{cut}."
-        raise CourseError(what, SAVE)
+        raise error(f", {kind}/{name}, is not as an API server has it: {odd}")
     if kind in RAY_KINDS and not thing.get("spec"):
-        raise CourseError(f"{which}, {kind}/{thing['metadata']['name']}, has no spec{cut}.", SAVE)
+        raise error(f", {kind}/{name}, has no spec")
     return {**thing, "kind": kind}
 
 

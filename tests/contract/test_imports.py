@@ -13,7 +13,7 @@ import pytest
 import helpers
 from helpers.state import course_root
 
-ANYBODY_MAY = {"errors", "versions", "state", "text", "notebook", "proc"}
+ANYBODY_MAY = {"errors", "versions", "state", "text", "reading", "notebook", "proc"}
 ANYTHING = None
 # room: the other rooms that it may import, beside those that anybody may. A room is a module or package of helpers/.
 TABLE: dict[str, set[str] | None] = {
@@ -42,6 +42,7 @@ STRICT = {
     "errors": set(),
     "versions": set(),
     "text": set(),
+    "reading": {"errors"},
     "notebook": set(),
     "proc": set(),
     "state": {"errors"},

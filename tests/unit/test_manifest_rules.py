@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 from typing import Any
 
@@ -110,9 +111,37 @@ def test_an_error_says_where():
         manifest.documents("a: 1\nb:\n\t- 2\n")
 
 
-def test_a_file_is_not_opened():
-    with pytest.raises(CourseError, match="could not determine a constructor|no YAML"):
-        manifest.documents("!!python/object/apply:os.system ['true']")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: [1, .nan]\n", "b[1] (line 2) is an unusual number"),
+        ("a:\n  b: .inf\n", "a.b (line 2) is an unusual number"),
+        ("a: 1\nb: !!binary aGk=\n", "b (line 2) is binary data"),
+        ("a: 1\nb: !!set {c}\n", "b (line 2) is a set"),
+        ("a: 1\nb: !!timestamp 2026-01-02\n", "b (line 2) is a date"),
+        ("a: 1\nb: {1: c}\n", "b (line 2) has the key 1, and a key is a string"),
+        ("a: 1\n2: b\n", "The manifest (line 1) has the key 2"),
+        ('a: 1\nb: "\\ud800"\n', "b (line 2) is half a character"),
+        ("? [a]\n: b\n", "line 1, column 3: a key is a string, and this one is a list"),
+    ],
+)
+def test_what_no_manifest_can_hold(text, said):
+    with pytest.raises(CourseError) as caught:
+        manifest.documents(text)
+    assert said in caught.value.what
+
+
+def test_where_the_items_of_a_list_stand():
+    text = "kind: List\nitems:\n- kind: A\n  b:\n  - c: 1\n- kind: B\n- kind: C\n  d: [{e: [1,\n   2]}]\n"
+    found = manifest.read(text)
+    assert [one.line for one in found] == [3, 6, 7]
+    assert found[0].line_of("b[0].c") == 5 and found[2].line_of("d[0].e[1]") == 9
+
+
+def test_lists_of_many_items_are_read_quickly():
+    started = time.process_time()
+    assert len(manifest.read("kind: List\nitems: [" + "{a: 1}," * 20_000 + "]\n")) == 20_000
+    assert time.process_time() - started < 20
 
 
 # ---- the CRDs
@@ -157,6 +186,13 @@ def test_what_the_api_server_refuses(spec, wrong):
     assert faults_of(spec) == wrong
 
 
+@pytest.mark.parametrize("quantity", ["1e400", "1e-400", "1e1.5", "9" * 60, 2**63])
+def test_quantities_that_no_pod_can_have(quantity):
+    head = {"template": {"spec": {"containers": [{"name": "ray", "resources": {"limits": {"memory": quantity}}}]}}}
+    path = "spec.headGroupSpec.template.spec.containers[0].resources.limits.memory"
+    assert faults_of({"headGroupSpec": head}) == [f"wrong-type {path}"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "wrong"),
     [
@@ -165,6 +201,8 @@ def test_what_the_api_server_refuses(spec, wrong):
         ({"name": 7}, "wrong-type metadata.name"),
         ({"name": "Upper"}, "bad-name metadata.name"),
         ({"nam": "x"}, "unknown-field metadata.nam"),
+        ({"namespace": 7}, "wrong-type metadata.namespace"),
+        ({"managedFields": {}}, "wrong-type metadata.managedFields"),
     ],
 )
 def test_metadata(metadata, wrong):

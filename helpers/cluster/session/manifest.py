@@ -12,6 +12,7 @@ import yaml
 
 from helpers import versions
 from helpers.errors import CourseError
+from helpers.reading import Careful, is_yaml, read_file
 
 # KubeRay 1.6.2, constant.go:299-305: the names of Pods and Services are made from these, and may have 63 letters
 LONGEST = {"RayCluster": 53, "RayJob": 47, "RayService": 47, "RayCronJob": 41}
@@ -21,6 +22,10 @@ DNS_NAME = re.compile(
 IMAGE = re.compile(r"(?:docker\.io/)?rayproject/ray:(?P<ray>\d+\.\d+\.\d+)[^-]*(?:-py(?P<python>\d+))?")
 
 UNNAMED = re.compile(r"(?:docker\.io/)?rayproject/ray(:[^0-9].*)?")
+
+
+class _Loader(Careful, yaml.SafeLoader):
+    """Dates and keys of all kinds are let through: they are made text."""
 
 
 def read(what: str | Path | dict) -> list[dict]:
@@ -33,9 +38,11 @@ def read(what: str | Path | dict) -> list[dict]:
         things = [copy.deepcopy(what)]
         name = "The dict"
     else:
-        name, text = _text(what)
+        is_text = isinstance(what, str) and is_yaml(what)
+        name = "The text" if is_text else Path(what).name
+        text = what if is_text else read_file(what, f"The manifest {what}")
         try:
-            things = [thing for thing in yaml.safe_load_all(text) if thing is not None]
+            things = [thing for thing in yaml.load_all(text, _Loader) if thing is not None]
         except yaml.YAMLError as error:
             raise CourseError(
                 f"{name} is no YAML: {_where(error)}.", "Mend that line, and run the cell again."
@@ -46,20 +53,6 @@ def read(what: str | Path | dict) -> list[dict]:
     if not found:
         raise CourseError(f"{name} holds no object.", "Write at least apiVersion, kind and metadata.name.")
     return [_plain(thing) for thing in found]
-
-
-def _text(what: str | Path) -> tuple[str, str]:
-    # a path has no line break, and no colon before a space
-    if isinstance(what, str) and ("\n" in what or ": " in what or what.lstrip().startswith("{")):
-        return "The text", what
-    path = Path(what)
-    try:
-        return path.name, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CourseError(
-            f"The manifest {what} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            f"Paths are relative to {Path.cwd()}; in an exercise, give `lab.here(…)` for your own files.",
-        ) from None
 
 
 def _where(error: yaml.YAMLError) -> str:
