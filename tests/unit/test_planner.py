@@ -780,15 +780,20 @@ GOOD = cluster(group("w", "cpu: 4"))
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("", "There are 0 Ray clusters"),
+        ("", "Nothing could be checked: there is no document in it"),
         ("just words", "A manifest is a mapping"),
         ("a: [1", "This is no YAML: line"),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: p}", "There are 0 Ray clusters"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: p}", "Nothing here is of KubeRay: line 1 begins a Pod"),
         (GOOD + "---" + GOOD, "There are 2 Ray clusters"),
-        (GOOD.replace("ray.io/v1", "ray.io/v1alpha1"), "apiVersion 'ray.io/v1alpha1'"),
-        (GOOD.replace("'0'", "0"), "rayStartParams.num-cpus: it should be a string"),
+        (GOOD.replace("ray.io/v1", "ray.io/v1alpha1"), "line 2 has ray.io/v1alpha1, which is out of use"),
+        (GOOD.replace("ray.io/v1", "v1"), "line 2 begins a RayCluster with the apiVersion 'v1'"),
+        (GOOD.replace("RayCluster", "[RayCluster]"), "line 3 has the kind ['RayCluster']"),
+        (GOOD + "---" + GOOD.replace("ray.io/v1", "ray.io/v2"), "Not all of it can be planned with: line 15 has"),
+        (GOOD.replace("'0'", "0"), "line 10, spec.headGroupSpec.rayStartParams.num-cpus: it should be a string"),
+        (cluster(group("w", "cpu: 4, memory: 1e400")), "'1e400' is no quantity"),
         (GOOD.replace("metadata: {name: c}", "metadata: {}"), "metadata.name"),
-        (GOOD.replace("name: c}", "name: {{ .Values.name }}}"), "This is no YAML"),
+        (GOOD.replace("name: c}", "name: {{ .Values.name }}}"), "Line 4 has {{ … }} in it"),
+        ("- op: replace\n  path: /spec\n  value: 3\n", "is a patch of Kustomize"),
         ("apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: c}", "There are 0 Ray clusters"),
         ("apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: c}\nspec: 3", "The API server refuses"),
         (cluster("{groupName: w, template: {spec: {containers: []}}}"), "There is no container"),
@@ -820,6 +825,27 @@ def test_what_cannot_be_asked(asked, said):
     with pytest.raises(CourseError) as caught:
         plan(GOOD, **asked)
     assert said in caught.value.what
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(
+    ("bounds", "asked", "least"),
+    [
+        ("minReplicas: 2147483647, maxReplicas: 2147483647", {}, 2147483647),
+        ("minReplicas: 10001", {}, 10001),
+        ("minReplicas: 2, numOfHosts: 2147483647", {}, 4294967294),
+        ("minReplicas: 10000", {"running": [Running("w", 50)], "pending": {"w": 50}}, None),
+        ("maxReplicas: 2147483647, replicas: 2147483647", {}, None),
+        ("maxReplicas: 2147483647, numOfHosts: 2147483647", {}, None),
+    ],
+)
+def test_many_ray_nodes(version, bounds, asked, least):
+    text = cluster(group("w", "cpu: 4", bounds))
+    if least is None:
+        assert not plan(text, "2×{CPU:4}", version=version, **asked).unmet
+        return
+    with pytest.raises(CourseError, match=f"^There are {least} Ray nodes at least, and more than 10000 are too many"):
+        plan(text, "2×{CPU:4}", version=version, **asked)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_an_error_is_a_sentence_and_the_sliders_stay():
     assert "✘ There is no group gone" in said.value
     unknown = planner([CPU_4], version="v3")
     assert "✘ &#x27;v3&#x27; is no autoscaler of Ray." in parts(unknown)[4].value
-    with pytest.raises(CourseError, match="There are 0 Ray clusters in it"):
+    with pytest.raises(CourseError, match="Nothing here is of KubeRay: line 1 begins a ConfigMap"):
         planner("kind: ConfigMap\napiVersion: v1\nmetadata: {name: a}")
     with pytest.raises(CourseError, match="is no demand"):
         planner([CPU_4], "8 GPUs")

@@ -171,6 +171,13 @@ def nodes_of(
         for _ in range(one.count):
             numbers[name] += 1
             found.append(_node(cluster, types, state, name, f"{name} {numbers[name]}", one))
+    for name, config in types.configs.items() if types else ():
+        numbers[name] = max(numbers[name], config.min_worker_nodes)
+    if numbers.total() > MOST:  # Ray's schedulers make each of them
+        raise CourseError(
+            f"There are {numbers.total()} Ray nodes at least, and more than {MOST} are too many to be planned here.",
+            "Take a smaller minReplicas or numOfHosts.",
+        )
     return found
 
 

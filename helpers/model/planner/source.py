@@ -24,18 +24,16 @@ def cluster_in(source: str | Mapping[str, Any] | Sequence[NodeGroup]) -> Cluster
     groups = source if isinstance(source, Sequence) and not isinstance(source, str) else None
     if groups is not None and all(isinstance(one, NodeGroup) for one in groups):
         return raycluster.cluster_of(document_of(groups, {}))
-    found = [one for one in manifest.documents(source) if one.get("kind") in raycluster.SPECS]
-    old = [one for one in found if one.get("apiVersion") != "ray.io/v1"]
-    if old:
-        raise CourseError(
-            f"It has the apiVersion {old[0].get('apiVersion')!r:.60}, and the API server has ray.io/v1.", AGAIN
-        )
-    for document in found:
+    found, left = crds.known(manifest.read(source))
+    if left:
+        raise CourseError(f"Not all of it can be planned with: {left[0]}", AGAIN)
+    for one in found:
         # what the schema does not know is dropped, if `kubectl apply` does not refuse it
-        for fault in crds.faults(document):
+        for fault in crds.faults(one.data):
             if fault.rule != "unknown-field":
-                raise CourseError(f"The API server refuses this manifest: {fault}.", AGAIN)
-    clusters = [one for one in map(raycluster.cluster_of, found) if one]
+                where = f"line {one.line_of(fault.path)}, " if one.lines else ""
+                raise CourseError(f"The API server refuses this manifest: {where}{fault}.", AGAIN)
+    clusters = [one for one in (raycluster.cluster_of(document.data) for document in found) if one]
     if len(clusters) != 1:
         raise CourseError(
             f"There are {len(clusters)} Ray clusters in it, and a plan is made for one.",
