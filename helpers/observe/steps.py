@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from helpers.observe.snapshot import time_of
 from helpers.observe.things import WAIT
 from helpers.text import as_html
 
@@ -241,5 +242,4 @@ def _of_status(cluster: Object) -> list[Step]:
 
 
 def _time(text: str | datetime) -> datetime:
-    at = datetime.fromisoformat(text) if isinstance(text, str) else text
-    return at.replace(microsecond=0)
+    return time_of(text).replace(microsecond=0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.observe.snapshot import time_of
 from helpers.observe.steps import Step, Steps, steps_of
 from helpers.observe.things import WAIT, Event, Pod
 from helpers.text import columns
@@ -464,7 +465,7 @@ def _in_state(thing: Mapping[str, Any], container: str, state: str) -> bool:
 
 def _has_condition(thing: Mapping[str, Any], kind: str, at: datetime) -> bool:
     written = Pod(thing).condition(kind)
-    return written.get("status") == "True" and seconds(written["lastTransitionTime"]) == at.timestamp()
+    return written.get("status") == "True" and time_of(written["lastTransitionTime"]) == at
 
 
 # by the key of a step: what an object has from that step on
@@ -690,14 +691,9 @@ def _short(value: Any) -> str:
 # ---- small parts -----------------------------------------------------------------------------------------------------
 
 
-def seconds(text: str) -> float:
-    """A moment as Kubernetes writes it, in seconds since 1970."""
-    return datetime.fromisoformat(text).timestamp()
-
-
 def _exact(written: str, record: Record) -> float:
     """A moment that an object has to the second: finer, if it was seen to happen."""
-    at = seconds(written)
+    at = time_of(written).timestamp()
     return record.seen if record.source == "watch" and 0 <= record.seen - at < SAME_S else at
 
 

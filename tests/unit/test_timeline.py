@@ -14,6 +14,7 @@ from helpers.errors import CourseError
 from helpers.kube import KubeError, NoAnswer, Resource
 from helpers.observe import recorder, timeline
 from helpers.observe.recorder import Recorder
+from helpers.observe.snapshot import time_of
 from helpers.observe.things import Pod
 from helpers.observe.timeline import CHANGED, HERE, Record, Timeline, difference
 from helpers.wait import wait_until
@@ -36,7 +37,7 @@ class Story:
         self.timeline = Drawn(target, T0)
 
     def note(self, at_s: float, kind: str, name: str, data: dict, change: str = CHANGED, source: str = "watch") -> None:
-        at = timeline.seconds(data["lastTimestamp"]) if kind == "Event" else T0 + at_s
+        at = time_of(data["lastTimestamp"]).timestamp() if kind == "Event" else T0 + at_s
         self.timeline.records.append(Record(T0 + at_s, source, change, kind, name, at, HERE, data))
 
     def cluster(self, at_s: float, replicas: int, change: str = CHANGED) -> None:
