@@ -30,6 +30,7 @@ MAPPINGS = (
     "metadata", "labels", "annotations", "lastState", "waiting", "running", "terminated", "limits", "requests",
     "involvedObject", "template", "headGroupSpec", "autoscalerOptions", "scaleStrategy", "rayStartParams",
 )  # fmt: skip
+WORDS = ("name", "kind", "type", "reason", "message", "image", "phase")  # are texts
 SAVE = "Save one by `kubectl get rayclusters,rayjobs,rayservices,pods,events,jobs,resourcequotas -o yaml > dump.yaml`."
 
 
@@ -216,7 +217,7 @@ def _object(thing: Any, kind: str, which: Callable[[], str], text: str) -> Objec
 
 
 def _odd(thing: Any, path: str) -> Iterator[str]:
-    """Parts of an object that are lists or mappings in Kubernetes, and something else here."""
+    """Parts of an object that are lists, mappings or texts in Kubernetes, and something else here."""
     if not isinstance(thing, Mapping):
         return
     for key, value in thing.items():
@@ -226,7 +227,11 @@ def _odd(thing: Any, path: str) -> Iterator[str]:
                 yield f"{where} is no list of mappings"
                 return
             for one in value:
+                if key.endswith("ontainerStatuses") and not isinstance(one.get("state") or {}, Mapping):
+                    yield f"{where}.state is no mapping"  # in a RayCluster it is a text
                 yield from _odd(one, where)
+        elif key in WORDS and value is not None and not isinstance(value, str):
+            yield f"{where} is no text"
         elif key in MAPPINGS and value is not None and not isinstance(value, Mapping):
             yield f"{where} is no mapping"
         else:

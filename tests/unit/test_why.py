@@ -2030,6 +2030,14 @@ BAD = {
     "a second document that is none": (f"{dump()}---\n- 1\n", f"(line {dump().count(chr(10)) + 2})"),
     "an item without a name": ("kind: List\nitems:\n- kind: Pod\n  metadata: {}\n", "Item 1"),
     "a status that is a text": (dump(cluster() | {"status": "fine"}), "status"),
+    "a container's state that was cut": (
+        dump(cluster(), head(status={"containerStatuses": [{"name": "ray-head", "state": "runni"}]})),
+        "status.containerStatuses.state is no mapping",
+    ),
+    "a container's name that is a list": (
+        dump(cluster(), head(status={"containerStatuses": [{"name": ["ray-head"]}]})),
+        "status.containerStatuses.name is no text",
+    ),
     "conditions that are a text": (dump(cluster(status={"conditions": "all well"})), "conditions"),
     "no time at all": (
         dump(
