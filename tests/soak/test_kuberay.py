@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -94,12 +95,12 @@ def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_kuberays_own(cluster, build_directory, package):
-    """One test at a time. `COURSE_TESTS` is a part of the names of those to run; all are otherwise."""
+    """One test at a time. `COURSE_TESTS` is a pattern of the names of those to run; all are otherwise."""
     suite = kuberay_e2e.build(package, build_directory)
     logs = course_root() / "build" / "tests" / "kuberay-e2e" / package
     outcomes = []
     for test in suite.tests():
-        if os.environ.get("COURSE_TESTS", "") in test:
+        if re.search(os.environ.get("COURSE_TESTS", ""), test):
             outcomes += (found := suite.run(cluster, test, logs))
             print(*found, sep="\n", flush=True)
     assert outcomes
