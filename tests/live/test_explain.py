@@ -34,6 +34,7 @@ STARTED = "KUBERAY_GEN_RAY_START_CMD"  # the variable in which each Ray containe
 #   embed-grafana, gke-bucket, py-spy, uv, verl, modin, image and text models, LLMs), which no command shows;
 # - other schedulers (kai, kueue, scheduler-plugins, volcano, yunikorn): an operator that is not told to use them, as
 #   here, makes of those manifests what it makes of any;
+# - custom-head-svc of a RayJob: its Service has the name of that of the RayCluster in the list;
 # - the larger of two TPU slices: 64 Pods of one kind say no more than two;
 # - auth-manual: the same as auth, with the variables written out; vllm: it has `$KSA_NAME` for `envsubst` in it.
 SAMPLES = (
@@ -54,7 +55,6 @@ SAMPLES = (
     "ray-cluster.tpu-v4-multihost.yaml",
     "ray-cronjob.sample.yaml",
     "ray-data-image-resize/ray-data-image-resize-gcsfusecsi-job.yaml",
-    "ray-job.custom-head-svc.yaml",
     "ray-job.deletion-rules.yaml",
     "ray-job.interactive-mode.yaml",
     "ray-job.resources.yaml",
