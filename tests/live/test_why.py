@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,52 +98,67 @@ def test_a_fault_is_named(kubernetes: Cluster, name: str) -> None:
         see_named(here, causes)
 
 
-def test_workers_that_wait_for_a_head_that_is_down(kubernetes: Cluster) -> None:
-    """The head's Pod runs, and no Ray in it."""
+def down() -> dict[str, Any]:
+    """A cluster whose head's Pod runs, and no Ray in it."""
     cluster = small(lambda head, worker: head["containers"][0].update(command=["sleep"], args=["infinity"]))
     cluster["metadata"]["annotations"] = {"ray.io/overwrite-container-cmd": "true"}
-    with place(kubernetes, "why-head") as here:
-        apply(here, cluster)
-        see_named(here, {"head-not-ready"}, limit_s=RAY_S)
+    return cluster
+
+
+def of_two_rays(folder: Path) -> dict[str, Any]:
+    """A cluster whose worker finds another Ray than the head's."""
+
+    def with_other(head: dict, worker: dict) -> None:
+        worker["volumes"] = [{"name": "other", "hostPath": {"path": str(folder)}}]
+        [ray] = worker["containers"]
+        ray["volumeMounts"] = [{"name": "other", "mountPath": "/other"}]
+        ray["env"] = [{"name": "PYTHONPATH", "value": "/other"}]
+
+    return small(with_other)
 
 
 @pytest.fixture(scope="module")
-def other_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slow_faults(kubernetes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place]]:
+    """Three clusters, each in a namespace of its own, with faults that show after minutes: all three at once."""
+    things = {"head": down(), "held": yaml.safe_load(ELASTIC)}
+    if os.environ["COURSE_BACKEND"] == "embedded":  # only its machines see folders of this computer
+        things["version"] = of_two_rays(another_ray(tmp_path_factory.mktemp("ray")))
+    with contextlib.ExitStack() as stack:
+        places = {name: stack.enter_context(place(kubernetes, f"why-{name}")) for name in things}
+        for name, here in places.items():
+            apply(here, things[name])
+        yield places
+
+
+def another_ray(folder: Path) -> Path:
     """A folder with another Ray than the course's, for the same Python."""
-    if os.environ["COURSE_BACKEND"] != "embedded":
-        pytest.skip("only the embedded cluster's machines see folders of this computer")
-    folder = tmp_path_factory.mktemp("ray")
     assert OTHER_RAY != versions.RAY
     words = ("install", "--quiet", "--no-deps", "--target", str(folder), f"ray=={OTHER_RAY}")
     subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=RAY_S)
     return folder
 
 
-def test_a_worker_with_another_ray(kubernetes: Cluster, other_ray: Path) -> None:
-    """It finds the head, and Ray itself refuses it."""
-
-    def with_other(head: dict, worker: dict) -> None:
-        worker["volumes"] = [{"name": "other", "hostPath": {"path": str(other_ray)}}]
-        [ray] = worker["containers"]
-        ray["volumeMounts"] = [{"name": "other", "mountPath": "/other"}]
-        ray["env"] = [{"name": "PYTHONPATH", "value": "/other"}]
-
-    with place(kubernetes, "why-version") as here:
-        apply(here, small(with_other))
-        found = see_named(here, {"version-mismatch"}, limit_s=RAY_S)
-        assert any(OTHER_RAY in evidence.text for evidence in found.first.evidence)
-
-
-def test_a_worker_that_an_object_keeps(kubernetes: Cluster) -> None:
+def test_a_worker_that_an_object_keeps(slow_faults: dict[str, Place]) -> None:
     """Its idle timeout is long over, and the driver holds what the worker made."""
-    with place(kubernetes, "why-held") as here:
-        apply(here, yaml.safe_load(ELASTIC))
-        here.see("raycluster/elastic", {"status": {"state": "ready"}}, RAY_S)
-        [head] = kubernetes.get(here.url("pod"), labelSelector="ray.io/node-type=head")["items"]
-        begin = "cat > /tmp/holder.py; nohup python /tmp/holder.py > /tmp/complained 2>&1 &"
-        words = ("exec", "-i", head["metadata"]["name"], "-c", "ray-head", "--", "sh", "-c", begin)
-        assert here.kubectl(*words, stdin=HOLDER).returncode == 0
-        see_named(here, {"pinned-by-object-refs"}, "raycluster/elastic", limit_s=RAY_S)
+    here = slow_faults["held"]
+    here.see("raycluster/elastic", {"status": {"state": "ready"}}, RAY_S)
+    [head] = here.cluster.get(here.url("pod"), labelSelector="ray.io/node-type=head")["items"]
+    begin = "cat > /tmp/holder.py; nohup python /tmp/holder.py > /tmp/complained 2>&1 &"
+    words = ("exec", "-i", head["metadata"]["name"], "-c", "ray-head", "--", "sh", "-c", begin)
+    assert here.kubectl(*words, stdin=HOLDER).returncode == 0
+    see_named(here, {"pinned-by-object-refs"}, "raycluster/elastic", limit_s=RAY_S)
+
+
+def test_a_worker_with_another_ray(slow_faults: dict[str, Place]) -> None:
+    """It finds the head, and Ray itself refuses it; KubeRay's init container says so after two minutes."""
+    if "version" not in slow_faults:
+        pytest.skip("only the embedded cluster's machines see folders of this computer")
+    found = see_named(slow_faults["version"], {"version-mismatch"}, limit_s=RAY_S)
+    assert any(OTHER_RAY in evidence.text for evidence in found.first.evidence)
+
+
+def test_workers_that_wait_for_a_head_that_is_down(slow_faults: dict[str, Place]) -> None:
+    see_named(slow_faults["head"], {"head-not-ready"}, limit_s=RAY_S)
 
 
 def test_a_start_is_no_fault(kubernetes: Cluster) -> None:
