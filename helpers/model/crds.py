@@ -23,7 +23,7 @@ from typing import Any
 from helpers import versions
 from helpers.errors import CourseError
 from helpers.model import quantity
-from helpers.model.findings import ERROR, Finding
+from helpers.model.findings import ERROR, UNREADABLE, Finding
 from helpers.model.manifest import GROUP, Document, is_of_ray
 
 FILE = Path(__file__).with_name("crds.json")
@@ -224,9 +224,10 @@ def _check_int_or_string(value: Any, schema: Schema, path: str) -> Iterator[Find
     is_whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     if not is_whole and not isinstance(value, str):
         yield _wrong_type(path, "a whole number or a string", value)
-    elif not re.search(schema.get("pattern", ""), str(value)) or ("pattern" in schema and not quantity.is_one(value)):
-        # what the pattern allows and no quantity is, such as 1e400, no Pod could have
+    elif not re.search(schema.get("pattern", ""), str(value)):
         yield Finding("wrong-type", path, ERROR, f"{value!r:.60} is no quantity, such as 2, 500m or 16Gi")
+    elif "pattern" in schema and not quantity.is_one(value):  # such as 1e1.5 and 1e400, which the pattern allows
+        yield Finding(UNREADABLE, path, ERROR, f"{value!r:.60} is no quantity to reckon with, though it may be stored")
 
 
 def _check_scalar(value: Any, schema: Schema, path: str) -> Iterator[Finding]:

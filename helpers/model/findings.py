@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)  # the worst first
+UNREADABLE = "unreadable-quantity"  # the one fault of the form that the API server takes
 
 # what to do about what a rule finds
 FIXES = {
@@ -17,6 +18,9 @@ FIXES = {
     "bad-name": "Take a shorter name of small letters, digits and '-' that begins with a letter.",
     "negative-bound": "Write 0 or more; a deadline is 1 or more.",
     "duplicate-entry": "Give one of the two another name, or remove it.",
+    # seen with KubeRay 1.6.2: it logs "failed to list *v1.RayCluster" from then on
+    UNREADABLE: "Write an amount such as 500m, 2 or 16Gi. With one like 1e1.5 in any RayCluster the operator can list"
+    " none of them, and does nothing for any.",
     "bad-label": "Use letters, digits, '-', '_' and '.', at most 63 of them.",
     # what the operator refuses
     "min-above-max": "Raise maxReplicas, or lower minReplicas.",

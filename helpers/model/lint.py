@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers import versions
 from helpers.model import crds, quota, raycluster, rayjob, rayservice
-from helpers.model.findings import ERROR, SEVERITIES, Finding
+from helpers.model.findings import ERROR, SEVERITIES, UNREADABLE, Finding
 from helpers.model.raycluster import Cluster, cluster_of
 from helpers.model.rayjob import job_of
 from helpers.model.releases import PINNED, Releases, version
@@ -53,7 +53,8 @@ def lint(document: Document, releases: Releases | None = None, context: Sequence
     releases = releases or releases_of(document)
     found = faults(document, releases)
     is_shallow = {one.rule for one in found} <= _SHALLOW
-    rest = document if is_shallow else _without(document, {one.path for one in found if one.rule == "wrong-type"})
+    odd = {one.path for one in found if one.rule in ("wrong-type", UNREADABLE)}
+    rest = document if is_shallow else _without(document, odd)
     if is_shallow or {one.rule for one in faults(rest, releases)} <= _SHALLOW:
         said = [*_operator(rest, releases), *_misreadings(rest, releases, context)]
         found += [one for one in said if not any(_is_of_fault(one, fault, is_shallow) for fault in tuple(found))]

@@ -17,7 +17,7 @@ import yaml
 from helpers import versions
 from helpers.errors import CourseError
 from helpers.model import crds, manifest, quantity, raycluster
-from helpers.model.findings import ERROR, NOTE, SEVERITIES, WARNING
+from helpers.model.findings import ERROR, NOTE, SEVERITIES, UNREADABLE, WARNING
 from helpers.model.lint import lint, releases_of
 from helpers.model.manifest import Document
 from helpers.model.raycluster import Cluster, Flag, Group, NotCounted
@@ -244,7 +244,8 @@ def _view(document: Document, releases: Releases, context: Sequence[Mapping[str,
         for one in lint(data, releases, context)
     )
     groups: tuple[GroupView, ...] = ()
-    cluster = None if any(one.rule in ("missing-field", "wrong-type") for one in found) else raycluster.cluster_of(data)
+    is_broken = any(one.rule in ("missing-field", "wrong-type", UNREADABLE) for one in found)
+    cluster = None if is_broken else raycluster.cluster_of(data)
     if cluster and cluster.has_containers:
         namespace = str(metadata.get("namespace") or "default")
         groups = tuple(_group(document, cluster, group, releases, namespace) for group in cluster.groups)

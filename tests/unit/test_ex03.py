@@ -454,7 +454,7 @@ def test_what_is_too_big():
         assert report == 0 and len(report.rows[0].message) < 300
     huge = atlas(lambda s, w: amounts(w[0], cpu="1e999999999"))
     said = run(suite("q1"), huge).rows[0].message
-    assert said.startswith("the API server refuses this: ") and "'1e999999999' is no quantity" in said
+    assert said.startswith("this cannot be reckoned with: ") and "'1e999999999' is no quantity" in said
 
 
 # ---- the manifests that are to be repaired

@@ -186,11 +186,11 @@ def test_what_the_api_server_refuses(spec, wrong):
     assert faults_of(spec) == wrong
 
 
-@pytest.mark.parametrize("quantity", ["1e400", "1e-400", "1e1.5", "9" * 60, 2**63])
-def test_quantities_that_no_pod_can_have(quantity):
+@pytest.mark.parametrize("quantity", ["1e400", "1e-400", "1e1.5", "9" * 60])
+def test_quantities_that_are_stored_and_cannot_be_read(quantity):
     head = {"template": {"spec": {"containers": [{"name": "ray", "resources": {"limits": {"memory": quantity}}}]}}}
     path = "spec.headGroupSpec.template.spec.containers[0].resources.limits.memory"
-    assert faults_of({"headGroupSpec": head}) == [f"wrong-type {path}"]
+    assert faults_of({"headGroupSpec": head}) == [f"unreadable-quantity {path}"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 from helpers import versions
 from helpers.errors import CourseError
 from helpers.model import crds, manifest, raycluster
+from helpers.model.findings import UNREADABLE
 from helpers.model.planner.plans import AGAIN, V2, NodeGroup
 from helpers.model.raycluster import Cluster, Group
 
@@ -32,7 +33,9 @@ def cluster_in(source: str | Mapping[str, Any] | Sequence[NodeGroup]) -> Cluster
         for fault in crds.faults(one.data):
             if fault.rule != "unknown-field":
                 where = f"line {one.line_of(fault.path)}, " if one.lines else ""
-                raise CourseError(f"The API server refuses this manifest: {where}{fault}.", AGAIN)
+                stored = fault.rule == UNREADABLE
+                said = "No plan can be made of this manifest" if stored else "The API server refuses this manifest"
+                raise CourseError(f"{said}: {where}{fault}.", AGAIN)
     clusters = [one for one in (raycluster.cluster_of(document.data) for document in found) if one]
     if len(clusters) != 1:
         raise CourseError(
