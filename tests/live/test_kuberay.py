@@ -14,7 +14,8 @@ import yaml
 
 from helpers.kube import Kube
 from helpers.observe.recorder import Recorder
-from helpers.observe.timeline import Timeline, seconds
+from helpers.observe.snapshot import time_of
+from helpers.observe.timeline import Timeline
 from helpers.wait import wait_until
 from tests.live.contract import Cluster, Place, place
 
@@ -143,7 +144,7 @@ def check_stages(seen: Timeline, pod: dict) -> None:
     }
     for name, text in written.items():
         # the API server cuts the second off
-        assert -0.1 <= reached[name] - seconds(text) <= 2.0, (name, text, found)
+        assert -0.1 <= reached[name] - time_of(text).timestamp() <= 2.0, (name, text, found)
 
 
 def test_a_rayjob_runs_to_its_end(here):
