@@ -85,18 +85,20 @@ def manifest(prompt: bool) -> str:
     return yaml.safe_dump(cluster)
 
 
+def run(kubectl: list[str], *words: str, given: str = "") -> None:
+    subprocess.run([*kubectl, *words], input=given, text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def start(kubectl: list[str], prompt: bool = False) -> None:
+    """Apply the RayCluster, and wait until KubeRay calls it ready."""
+    run(kubectl, "apply", "-f", "-", given=manifest(prompt))
+    run(kubectl, "wait", "raycluster/bench", "--for=jsonpath={.status.state}=ready", f"--timeout={LIMIT_S}s")
+
+
 def by_kuberay(kubectl: list[str], prompt: bool) -> float:
     """Seconds from `kubectl apply` to the state `ready`."""
-
-    def run(*words: str) -> None:
-        subprocess.run([*kubectl, *words], input=manifest(prompt), text=True, check=True, stdout=subprocess.DEVNULL)
-
-    def work() -> None:
-        run("apply", "-f", "-")
-        run("wait", "raycluster/bench", "--for=jsonpath={.status.state}=ready", f"--timeout={LIMIT_S}s")
-
-    took = seconds(work)
-    run("delete", "raycluster", "bench", "--cascade=foreground")
+    took = seconds(lambda: start(kubectl, prompt))
+    run(kubectl, "delete", "raycluster", "bench", "--cascade=foreground")
     return took
 
 

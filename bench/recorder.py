@@ -7,14 +7,13 @@ Ray is imported there.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from _figure import finish, report
-from raycluster import LIMIT_S, embedded, manifest
+from raycluster import embedded, run, start
 
 BOUND, SPAN_S = 2.0, 60.0
 MARK = b"def end_with_input"  # in the program's own command line
@@ -48,15 +47,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="course-bench-") as directory:
         os.environ["XDG_STATE_HOME"] = directory
         with embedded(directory) as kubectl:
-
-            def run(*words: str, given: str = "") -> None:
-                subprocess.run([*kubectl, *words], input=given, text=True, check=True, stdout=subprocess.DEVNULL)
-
-            run("apply", "-f", "-", given=manifest(prompt=False))
-            run("wait", "raycluster/bench", "--for=jsonpath={.status.state}=ready", f"--timeout={LIMIT_S}s")
+            start(kubectl)
             recorder = Recorder(Kube(Path(kubectl[-1].partition("=")[2])), "default")
             seen = recorder.start(Timeline("raycluster/bench", recorder.now()))
-            run("delete", "pod", "-l", "ray.io/group=cpu", "--wait=false")
+            run(kubectl, "delete", "pod", "-l", "ray.io/group=cpu", "--wait=false")
             begin, here_s, there_s = time.monotonic(), time.process_time(), in_the_head_s()
             time.sleep(SPAN_S)
             span_s, here_s, there_s = (

@@ -22,6 +22,7 @@ from helpers.rayhost.hosts import Host, Hosts
 from helpers.rayhost.leases import lease_requests
 from helpers.rayhost.records import end_leftovers
 from helpers.rayhost.shape import Seen, try_out
+from helpers.text import count
 
 if TYPE_CHECKING:  # a lesson on Ray alone loads nothing of Kubernetes
     from helpers.cluster.session import Session
@@ -260,9 +261,8 @@ class Lab:
             CourseError: if the manifest cannot be read or the API server refuses it, or a demand is none.
         """
         from helpers.model.planner import plan
-        from helpers.observe.explain import text_of
 
-        return plan(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
+        return plan(_as_written(manifest), demand, **there)
 
     def planner(self, manifest: str | Path | dict, demand: str | Iterable = (), **there: Any) -> Planner:
         """The same with the demand on sliders, and the plan as boxes in bins.
@@ -275,10 +275,9 @@ class Lab:
         Raises:
             CourseError: as `plan`.
         """
-        from helpers.observe.explain import text_of
         from helpers.widgets.planner import planner
 
-        return planner(text_of(manifest) if isinstance(manifest, str | Path) else manifest, demand, **there)
+        return planner(_as_written(manifest), demand, **there)
 
     def why(self, target: str) -> Diagnosis:
         """Why an object does not move, or does not shrink: one cause, what shows it, and what mends it.
@@ -388,12 +387,12 @@ class Lab:
             return "✔ nothing is left to clean up"
         told = self._session.close() if self._session else ""  # may be refused, and tried again
         names = list(self._hosts.by_name)
-        ended = _many(sum(len(host.members()) for host in self._hosts.by_name.values()), "process", "processes")
+        ended = count(sum(len(host.members()) for host in self._hosts.by_name.values()), "process", "processes")
         self._hosts.close()
         _running.pop(self.lesson.id, None)
         if not names:
             return told or "✔ nothing was started"
-        return f"{told}\n✔ ended {ended} on {_many(len(names), 'host', 'hosts')} ({', '.join(names)})".strip()
+        return f"{told}\n✔ ended {ended} on {count(len(names), 'host')} ({', '.join(names)})".strip()
 
     def _introduction(self, log: Path) -> list[str]:
         memory = psutil.virtual_memory()
@@ -430,10 +429,6 @@ def _session(lesson: lessons.Lesson) -> Session | None:
     return Session(lesson.id, lesson.capabilities)
 
 
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
-
-
 def _end_earlier(id: str) -> list[str]:
     """End this kernel's own run of the lesson, and what kernels that are gone left of any; say so."""
     said = [f"This notebook's earlier run of lesson {id}: {_running[id]._close()}"] if id in _running else []
@@ -468,3 +463,10 @@ def _standing(name: str, score: dict | None) -> str:
 def _close_all() -> None:
     for lab in list(_running.values()):
         lab._close()
+
+
+def _as_written(manifest: Any) -> Any:
+    """The text of a manifest that is named by its path; whatever else is planned for, as it is."""
+    from helpers.observe.explain import text_of
+
+    return text_of(manifest) if isinstance(manifest, str | Path) else manifest

@@ -1,4 +1,4 @@
-"""Text as HTML, and rows of text as a table of either."""
+"""Text as HTML, rows of text as a table of either, numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -27,3 +27,13 @@ def html_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[st
 
     body = "".join(tr(row, "td") for row in rows)
     return f"<table><caption>{html.escape(caption)}</caption>{tr(headings, 'th')}{body}</table>"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count(1, "Pod"), count(2, "Pod")
+        ('1 Pod', '2 Pods')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"

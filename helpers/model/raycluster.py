@@ -761,7 +761,7 @@ def _custom_resources(cluster: Cluster, group: Group) -> Iterator[Finding]:
     written, path = group.params.get("resources"), f"{group.path}.rayStartParams.resources"
     if group.resources:
         for name, amount in group.resources.items():
-            if not _is_quantity(amount):
+            if not quantity.is_one(amount):
                 said = f"{name} is {amount!r:.60}, which is no number: KubeRay leaves it out, and the autoscaler ends"
                 yield Finding("custom-resource-not-integer", f"{group.path}.resources", ERROR, said)
         for name, amount in custom_resources(_from_group(group.resources).get("resources")).items():
@@ -934,14 +934,6 @@ def _is_label(key: str, value: str) -> bool:
 
 def _is_zero(amount: Any) -> bool:
     return amount is None or not quantity.parse(amount)
-
-
-def _is_quantity(amount: Any) -> bool:
-    try:
-        quantity.parse(amount)
-    except ValueError:
-        return False
-    return True
 
 
 def _counted(amount: Any) -> int:

@@ -14,6 +14,7 @@ from textwrap import wrap
 
 from helpers.model.demand import Demand, Shape, shown
 from helpers.model.planner import REASONS, Plan, RayNode
+from helpers.text import count
 from helpers.widgets import theme
 
 MOST_DRAWN = 16  # kinds of Ray nodes in the picture; all are in the table
@@ -127,10 +128,10 @@ def summary(plan: Plan) -> str:
     there = sum(one.count * take.count for one in found if one.node.state != "new" for take in one.node.takes)
     outside = sum(one.what.count for one in plan.unmet)
     outside += sum(len(one.what.each) * one.what.count for one in plan.unmet_groups)
-    ends = f"✘ {_many(outside, 'box has', 'boxes have')} no place" if outside else "✔ no box is without a place"
+    ends = f"✘ {count(outside, 'box has', 'boxes have')} no place" if outside else "✔ no box is without a place"
     if not found:
-        return f"{ends}; {_many(launched, 'new Pod', 'new Pods')}. {NO_ACCOUNT}"
-    return f"{ends}; {there} in Ray nodes that are there, {new} in new ones ({_many(launched, 'Pod', 'Pods')})."
+        return f"{ends}; {count(launched, 'new Pod')}. {NO_ACCOUNT}"
+    return f"{ends}; {there} in Ray nodes that are there, {new} in new ones ({count(launched, 'Pod')})."
 
 
 def kind(one: Demand) -> str:
@@ -295,10 +296,6 @@ class _Sheet:
 
     def text(self, x: float, y: float, words: str, anchor: str = "start", look: str = f' fill="{_INK}"') -> None:
         self.parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}"{look}>{html.escape(words)}</text>')
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
 
 
 def _short(words: str) -> str:

@@ -10,6 +10,7 @@ from helpers import lab, state
 from helpers.errors import CourseError
 from helpers.grading import evidence
 from helpers.rayhost import shape
+from helpers.text import count
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +54,9 @@ def test_checks_of_one_lesson_only():
     assert lab._checks_of("77") == ""
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
-def test_many(count, text):
-    assert lab._many(count, "host", "hosts") == text
+@pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
+def test_many(number, text):
+    assert count(number, "host") == count(number, "host", "hosts") == text
 
 
 # ---- what an exercise starts

@@ -104,6 +104,14 @@ WAIT_LOG = "sky-small-worker-aaaaa/wait-gcs-ready"
 SCALER = "sky-head-abcde/autoscaler"
 GPU = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}
 GPU_GROUP = group("big", 1, 0, 1, limits=GPU)
+
+
+def not_admitted(message):
+    """The worker with the GPU, which the kubelet has refused."""
+    status = {"reason": "UnexpectedAdmissionError", "message": message}
+    return pod("sky-big-worker-a", "big", limits=GPU, ready=False, phase="Failed", status=status)
+
+
 BUSY_SCALER = {"top": "POD NAME CPU(cores) MEMORY(bytes)\nsky-head-abcde autoscaler 498m 300Mi\n"}
 FULL_GROUP = cluster("sky", group("small", 2, 0, 2))
 CLOSED = "Deleted pod ml/{}"
@@ -1067,19 +1075,9 @@ FOUND: dict[str, list[Snapshot]] = {
         seen(
             cluster("sky", GPU_GROUP),
             head(),
-            pod(
-                "sky-big-worker-a",
-                "big",
-                limits=GPU,
-                ready=False,
-                phase="Failed",
-                status={
-                    "reason": "UnexpectedAdmissionError",
-                    "message": (
-                        "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested:"
-                        " 1, Available: 0, which is unexpected"
-                    ),
-                },
+            not_admitted(
+                "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested:"
+                " 1, Available: 0, which is unexpected"
             ),
         ),
         # the address says that it is on the worker with the GPU
@@ -1123,19 +1121,9 @@ FOUND: dict[str, list[Snapshot]] = {
         seen(
             cluster("sky", GPU_GROUP),
             head(),
-            pod(
-                "sky-big-worker-a",
-                "big",
-                limits=GPU,
-                ready=False,
-                phase="Failed",
-                status={
-                    "reason": "UnexpectedAdmissionError",
-                    "message": (
-                        "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate"
-                        " unhealthy devices nvidia.com/gpu"
-                    ),
-                },
+            not_admitted(
+                "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate"
+                " unhealthy devices nvidia.com/gpu"
             ),
         ),
         seen(

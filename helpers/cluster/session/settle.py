@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from helpers.cluster.session.tables import condition, is_ending, is_ready, why_not_ready
 from helpers.cluster.session.target import GROUP_LABEL, TYPE_LABEL, when
 from helpers.errors import CourseError
+from helpers.text import count
 
 UNLIMITED = 2147483647  # the default of maxReplicas in the CRD
 
@@ -33,7 +34,7 @@ def raycluster(cluster: dict, pods: Sequence[dict]) -> str:
     """
     ending = [pod for pod in pods if is_ending(pod)]
     if cluster["spec"].get("suspend"):
-        assert not pods, f"{_many(len(pods), 'Pod')} of the suspended cluster to end"
+        assert not pods, f"{count(len(pods), 'Pod')} of the suspended cluster to end"
         return "suspended, without Pods"
     heads = [pod for pod in pods if _type(pod) == "head" and not is_ending(pod)]
     assert heads, "the head Pod, which is not there yet"
@@ -44,16 +45,16 @@ def raycluster(cluster: dict, pods: Sequence[dict]) -> str:
         unready = [pod for pod in there if not is_ready(pod)]
         wanted = desired(group)
         assert len(there) >= wanted, (
-            f"{wanted - len(there)} of {_many(wanted, 'worker Pod')} of group {group['groupName']}"
+            f"{wanted - len(there)} of {count(wanted, 'worker Pod')} of group {group['groupName']}"
         )
         if unready:
             ready = len(there) - len(unready)
             raise AssertionError(f"{_waits_for(unready[0])}; {ready} of {wanted} workers of {group['groupName']} ready")
-        assert len(there) == wanted, f"{_many(len(there) - wanted, 'worker Pod')} of group {group['groupName']} to go"
-    assert not ending, f"{_many(len(ending), 'Pod')} to end"
+        assert len(there) == wanted, f"{count(len(there) - wanted, 'worker Pod')} of group {group['groupName']} to go"
+    assert not ending, f"{count(len(ending), 'Pod')} to end"
     workers = Counter(_group(pod) for pod in pods if _type(pod) == "worker")
     told = ", ".join(f"{count} of {group}" for group, count in sorted(workers.items()))
-    return f"the head and {_many(workers.total(), 'worker Pod')}" + (f" ({told})" if told else "") + " are ready"
+    return f"the head and {count(workers.total(), 'worker Pod')}" + (f" ({told})" if told else "") + " are ready"
 
 
 def rayjob(job: dict, pods: Sequence[dict]) -> str:
@@ -81,7 +82,7 @@ def rayservice(service: dict, pods: Sequence[dict]) -> str:
     for name, application in applications.items():
         assert application.get("status") == "RUNNING", f"application {name}, which is {application.get('status')}"
     assert condition(service, "UpgradeInProgress").get("status") != "True", "the change to a new RayCluster"
-    return f"{_many(len(applications), 'application')} of {active.get('rayClusterName', 'it')} run"
+    return f"{count(len(applications), 'application')} of {active.get('rayClusterName', 'it')} run"
 
 
 def pod(thing: dict, pods: Sequence[dict]) -> str:
@@ -100,8 +101,8 @@ def deployment(thing: dict, pods: Sequence[dict]) -> str:
     unready = [pod for pod in pods if not is_ready(pod)]
     if not seen or counts != [wanted] * 3:
         told = f"; {_waits_for(unready[0])}" if unready else ""
-        raise AssertionError(f"{counts[2]} of {_many(wanted, 'Pod')} are available{told}")
-    return f"{_many(wanted, 'Pod')} available"
+        raise AssertionError(f"{counts[2]} of {count(wanted, 'Pod')} are available{told}")
+    return f"{count(wanted, 'Pod')} available"
 
 
 def job(thing: dict, pods: Sequence[dict]) -> str:
@@ -163,7 +164,3 @@ def _group(pod: dict) -> str:
 
 def _waits_for(pod: dict) -> str:
     return f"{pod['metadata']['name']}: {why_not_ready(pod)}"
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

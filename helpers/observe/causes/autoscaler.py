@@ -10,11 +10,12 @@ from statistics import median
 
 from helpers.model.raycluster import Group, NotCounted
 from helpers.observe import texts
-from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events, of_logs, shape
+from helpers.observe.causes.base import LIKELY, Evidence, Found, of_events, of_logs, shape
 from helpers.observe.causes.demand import FITS, demands_shown, has_room_now, holds, is_full, nothing_fits, verdict
 from helpers.observe.scene import Log, RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import AUTOSCALER, seconds
+from helpers.text import count
 
 ROUND_S = 5  # between two rounds: AUTOSCALER_UPDATE_INTERVAL_S in autoscaler/_private/constants.py
 SLOW_S = 30

@@ -102,13 +102,3 @@ def amount(quantity_: str | int) -> float:
         return float(quantity.parse(quantity_))
     except ValueError:
         return 0.0
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """A number with its noun.
-
-    Example:
-        >>> count(1, "Pod"), count(2, "Pod")
-        ('1 Pod', '2 Pods')
-    """
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable
 
 from helpers.model import quantity
-from helpers.observe.causes.base import LIKELY, Evidence, Found, count, of_events
+from helpers.observe.causes.base import LIKELY, Evidence, Found, of_events
 from helpers.observe.causes.churn import churns
 from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import Event, Pod, seconds
+from helpers.text import count
 
 # of the Cluster Autoscaler (its events on Pods, in cluster-autoscaler/processors/status and core/scaleup), of GKE's,
 # and of Karpenter (Nominated, and FailedScheduling from its own component)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, of_events, of_logs
 from helpers.observe.causes.work import runs_apart
 from helpers.observe.scene import ON_ITS_WAY, SETTLING_S, RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import WAIT, Container, Event, Pod, later, seconds, soon_after
+from helpers.text import count
 
 RECENT_S = 900
 # an eviction by a node autoscaler: the Cluster Autoscaler's (core/scaledown/actuation), Karpenter's (Evicted, and its

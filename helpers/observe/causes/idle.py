@@ -8,12 +8,13 @@ from statistics import median
 
 from helpers.model.raycluster import Group, version_in
 from helpers.observe import texts
-from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs, shape
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, of_events, of_logs, shape
 from helpers.observe.causes.capacity import unplaced
 from helpers.observe.causes.churn import Churn, churns
 from helpers.observe.scene import RayCluster, Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import AUTOSCALER, Pod, seconds
+from helpers.text import count
 
 FLOOR_KEPT = (2, 40, 0)  # the first Ray of which the autoscaler v2 keeps minReplicas when it removes idle nodes
 DEFAULT_S = 60.0  # the idle timeout, if none is written

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from helpers.model.raycluster import version_in
-from helpers.observe.causes.base import LIKELY, Evidence, Found, amount, count, of_events
+from helpers.observe.causes.base import LIKELY, Evidence, Found, amount, of_events
 from helpers.observe.scene import SETTLING_S, Scene
 from helpers.observe.things import PULL_REASONS, Event, Pod
+from helpers.text import count
 
 # what the API server says of a right that lacks (RBAC), not of a quota, which is "forbidden" too; and what Ray's
 # autoscaler prints of it: requests.HTTPError of KubernetesHttpApiClient in autoscaler/_private/kuberay/node_provider.py

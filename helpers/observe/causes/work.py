@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, count, of_events, of_logs
+from helpers.observe.causes.base import LIKELY, POSSIBLE, Evidence, Found, of_events, of_logs
 from helpers.observe.causes.demand import counted
 from helpers.observe.scene import Scene
 from helpers.observe.snapshot import time_of
 from helpers.observe.things import SUBMITTER, Container, Event, Pod, later, seconds
+from helpers.text import count
 
 DEADLINES = ("DeadlineExceeded", "PreRunningDeadlineExceeded")
 JOIN_S = 120  # in which a Ray node joins, once its container runs
